@@ -92,10 +92,10 @@ def run_exported(
     if acker.config.lanes == 1:
         raise BadConfigError(
             f"run_exported: app {acker.config.app!r} has only one lane. This run and the run that exported the rows would "
-            "consume each other's outcomes in it. Create the app with lanes=2 or more, and give this run its own spout_id."
+            "consume each other's outcomes. Give the app lanes=2 or more, and this run its own spout_id."
         )
     if MESSAGE_ID in rows.columns:
-        raise PipelineError(f"run_exported: the rows already have a column {MESSAGE_ID!r}, which run_exported adds. Rename it.")
+        raise PipelineError(f"run_exported: the rows already have a column {MESSAGE_ID!r}, which this run adds. Rename it.")
     pairs = anchor_codec.decode(rows, column, "run_exported")
     plain = [F.col(arguments.quoted(name)) for name in rows.columns if name != column]
     messages = rows.select(*plain, pairs.alias(ANCHORS)).withColumn(MESSAGE_ID, F.xxhash64(ANCHORS))

@@ -1,4 +1,4 @@
-"""Sources of messages: `files`, whose records `file_formats`, `parsing` and `ambiguous_json` read; and `dead_letters`.
+"""Sources of messages: files, with the readers and parsers of their records, and dead letters.
 
 Internal: the public names are those of `acker_redis.spark`.
 """

@@ -1,8 +1,8 @@
-"""Find lines of JSON that Spark would read as something else than they hold.
+"""Checks for lines of JSON that Spark would change while it reads them.
 
-`from_json` takes any value for a string (a number by way of a double, so that 1.10 becomes '1.1'), rounds decimals, takes
-the text '1,5' for 15, and puts a question mark for half of a surrogate pair. Lines in which a regular expression sees that
-this may be are looked at in Python; they are few.
+`from_json` accepts any value as a string (a number by way of a double, so 1.10 becomes '1.1'), rounds decimals, reads the
+text '1,5' as 15, and replaces half of a surrogate pair by a question mark. A regular expression selects the few lines in
+which this may happen, and Python checks them.
 """
 
 import json
@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, StringType, Stru
 
 _ALWAYS = "^"
 _ESCAPES = r"\\u[dD][89a-fA-F]", r'\\[^"\\]*"\s*:'
-"""Halves of surrogate pairs, and names that are not spelled as they are."""
+"""Halves of surrogate pairs, and names spelled with escapes."""
 
 _LONGEST_PATTERN = 20_000
 
@@ -33,23 +33,23 @@ class _Array(NamedTuple):
 
 
 _Kind: TypeAlias = "str | _Decimal | _Array | dict[str, _Kind] | None"
-"""What to check: texts (''), decimals, and what has them inside; None: nothing."""
+"""Kind of value to check: a text (''), a decimal, or an array or struct with such values inside; None: no check."""
 
 
 @dataclass(frozen=True)
 class AmbiguityCheck:
-    """Check lines of JSON against the columns that they are read as.
+    """Check lines of JSON against the columns they are read as.
 
     Attributes:
-        kinds: what to check in each column.
-        pattern: only lines that match it are checked.
+        kinds: column name -> kind of value to check.
+        pattern: regular expression of the lines that are checked.
     """
 
     kinds: Mapping[str, _Kind]
     pattern: str
 
     def find_wrong(self, lines: pa.StringArray) -> pa.BooleanArray:
-        """Find lines that are no object, or have a value that Spark would change."""
+        """Find lines that are not an object, or have a value that Spark would change."""
         is_wrong = pc.match_substring_regex(lines, self.pattern).to_numpy(zero_copy_only=False)
         for number in np.flatnonzero(is_wrong):
             is_wrong[number] = not self._is_right(lines[number].as_py())
@@ -65,7 +65,7 @@ class AmbiguityCheck:
 
 
 def ambiguity_check(columns: StructType) -> AmbiguityCheck:
-    """Make the check for lines of files with these columns."""
+    """Build the check for lines with these columns."""
     kinds = {field.name: _kind(field.dataType) for field in columns}
     patterns = [*_ESCAPES, *_patterns(columns)]
     pattern = "|".join(patterns)
@@ -73,7 +73,7 @@ def ambiguity_check(columns: StructType) -> AmbiguityCheck:
 
 
 def is_object(line: bytes) -> bool:
-    """Return True if a line is an object of JSON. pyarrow does not look at UTF-8, and crashes on a bare `null`."""
+    """Return True if a line is a JSON object. pyarrow doesn't check UTF-8, and crashes on a bare `null`."""
     try:
         return isinstance(_DECODER.decode(line.decode()), dict)
     except (ValueError, RecursionError):
@@ -95,7 +95,7 @@ def _kind(kind: DataType) -> _Kind:
 
 
 def _patterns(columns: StructType) -> list[str]:
-    """Make patterns for RE2. A name matches at any depth, so more lines match than are wrong."""
+    """Build patterns for RE2. A name matches at any depth, so more lines match than are wrong."""
     patterns: list[str] = []
     texts = [re.escape(field.name) for field in columns if isinstance(field.dataType, StringType)]
     if texts:
@@ -116,7 +116,7 @@ def _patterns(columns: StructType) -> list[str]:
 
 
 def _fits(value: Any, kind: _Kind) -> bool:
-    """Return True if Spark would read a value as it is, or refuse it, as one of another form than the column's."""
+    """Return True if Spark would read a value unchanged, or reject it because it doesn't fit the column."""
     if value is None or kind is None:
         return True
     if isinstance(kind, str):
@@ -130,14 +130,14 @@ def _fits(value: Any, kind: _Kind) -> bool:
 
 
 def _scale(value: Decimal) -> int:
-    """Count the digits behind the point without zeros at the end."""
+    """Count the digits after the decimal point, without trailing zeros."""
     _, digits, exponent = value.as_tuple()
     zeros = len(digits) - len("".join(map(str, digits)).rstrip("0"))
     return -(int(exponent) + zeros) if any(digits) else 0
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not valid JSON.")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=Decimal)

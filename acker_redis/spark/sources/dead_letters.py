@@ -1,4 +1,4 @@
-"""Read dead letters as a DataFrame, to query with SQL and to keep as a table."""
+"""Dead letters as a DataFrame, to query with SQL or to store as a table."""
 
 from datetime import datetime
 from itertools import pairwise
@@ -29,31 +29,31 @@ def read_dead_letters(
     payload_schema: str | StructType | None = None,
     executor_url: str | None = None,
 ) -> DataFrame:
-    """Read the dead letters of an app as a DataFrame: when each was written, and all that `DeadLetter` has.
+    """Read the dead letters of an app as a DataFrame.
 
         letters = read_dead_letters(spark, acker, since=datetime(2026, 1, 31, tzinfo=UTC))
         letters.groupBy("reason", "last_component").count().show()
 
-    Executors read them, each a span of time, when an action asks for them. Letters stay where they are, so several
-    actions may differ if some were deleted meanwhile. Letters written after this call are not among them. Entries that
-    are no letters are left out, and logged.
+    A row has the time at which a letter was written, and every field of `DeadLetter`. Each action reads the letters again:
+    executors read one span of time each. Letters are not removed, so two actions may differ if letters were deleted in
+    between. Letters written after this call are not included. Damaged entries are skipped and logged.
 
     Args:
         spark: session.
-        acker: of the app.
-        since: letters written then or later; with a time zone, or in this machine's.
-        until: letters written before; None: until now.
-        payload_schema: of payloads that are JSON, as DDL or StructType: makes a column `message` of them, with nulls in
-            it where a payload is something else.
-        executor_url: the acker's server as executors reach it, where that is not as this process does.
+        acker: acker for the app.
+        since: earliest time of the letters, with a time zone or in this machine's. None: no limit.
+        until: time before which the letters were written; None: now.
+        payload_schema: schema of JSON payloads, as DDL or StructType. It adds a column `message` with the parsed payload,
+            and nulls where a payload is something else.
+        executor_url: URL of the acker's server for executors, if theirs differs from this process's.
 
     Raises:
-        BadConfigError: `since` is not before `until`, a time is no datetime, or an executor does not find the acker.
+        BadConfigError: `since` is not before `until`, a time is not a datetime, or an executor can't reach the acker.
     """
     check_time("since", since)
     check_time("until", until)
     if since is not None and until is not None and millis(since) >= millis(until):
-        raise BadConfigError(f"since={since} is not before until={until}. Give a time that is")
+        raise BadConfigError(f"since={since} is not before until={until}. Use an earlier since, or a later until.")
     url = check_url(spark, acker.url if executor_url is None else executor_url, acker)
     first = acker.dead_letters.first_ms()
     begin = max(0 if since is None else millis(since), first or 0)

@@ -1,7 +1,7 @@
-"""Read a file as records in record batches. A damaged file is an error that names it.
+"""Readers of files as record batches. A damaged file raises an error with its name.
 
-Text, JSON and CSV are only split into records here: Spark parses them, see `parsing`. Records that Spark would read as
-something else than they hold, or not refuse, come in `CORRUPT` instead of `RECORD`.
+Text, JSON and CSV are only split into records here, and Spark parses them (see `parsing`). Records that Spark would
+change, or accept although they are malformed, are in the column `CORRUPT` instead of `RECORD`.
 """
 
 import csv
@@ -23,10 +23,10 @@ from acker_redis.spark.sources.ambiguous_json import AmbiguityCheck, is_object
 Format: TypeAlias = Literal["text", "json", "csv", "parquet"]
 
 CORRUPT = "_corrupt_record"
-"""Column of JSON and CSV, last: the text of a record that can't be read; null for all others. The name is Spark's."""
+"""Last column of JSON and CSV: the text of an unreadable record, null for all others. The name is Spark's."""
 
 RECORD = "record"
-"""Column with the text of a record that is still to be parsed; null where it can't be, and CORRUPT has it."""
+"""Column with the text of a record to parse; null if it is unreadable and CORRUPT has it."""
 
 TEXT = pa.schema([("value", pa.string())])
 RECORDS = pa.schema([(RECORD, pa.string()), (CORRUPT, pa.string())])
@@ -35,23 +35,23 @@ _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _ROWS_PER_BATCH = 10_000
 _BLOCK_BYTES = 1 << 20
 _SEEN_BYTES = 16 << 20
-"""So much of a JSON file is read for its columns."""
+"""Part of a JSON file that is read to infer its columns."""
 
 _LONGEST_VALUE = 1 << 30
 _QUOTED_LINES, _QUOTED_BYTES = 100, 1 << 20
-"""A quote that is not closed within so many lines with quotes, or bytes, is taken for a mistake of its line."""
+"""A quote not closed within so many lines with quotes, or bytes, counts as an error in its line."""
 
 _BOM = b"\xef\xbb\xbf"
 _ENDS = "\r\n"
 
 
 def is_parsed(file_format: Format | None) -> bool:
-    """Return True if a format has records that Spark parses, and the column CORRUPT."""
+    """Return True if Spark parses the records of a format, so rows have the column CORRUPT."""
     return file_format in ("json", "csv")
 
 
 def read_json(system: pa.fs.FileSystem, path: str, check: AmbiguityCheck) -> Iterator[pa.RecordBatch]:
-    """Read the records of a file of JSON: a line each, but for lines of white space.
+    """Read the records of a JSON file: each line except those of white space.
 
     Raises:
         BadConfigError: the file is damaged.
@@ -66,16 +66,18 @@ def read_json(system: pa.fs.FileSystem, path: str, check: AmbiguityCheck) -> Ite
 def read_csv(
     system: pa.fs.FileSystem, path: str, order: Sequence[str], wanted: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """Read the records of a file of CSV behind its header: a line each, or several where quotes are open, but for empty lines.
+    """Read the records of a CSV file after its header.
+
+    A record is a line, or several lines if a quote is open. Empty lines are skipped.
 
     Args:
-        system: of files.
-        path: of the file.
-        order: of the columns in the records that come: where a file has another header, its records are rewritten.
-        wanted: columns that it has to have.
+        system: file system.
+        path: path of the file.
+        order: order of the columns in the returned records. Records of a file with another header are rewritten.
+        wanted: names of the required columns.
 
     Raises:
-        BadConfigError: the file is damaged, or has other columns.
+        BadConfigError: the file is damaged, or lacks a column.
     """
     with _naming(path, "csv"), _open(system, path) as stream:
         blocks = _blocks(stream)
@@ -93,10 +95,10 @@ def read_csv(
 
 
 def read(system: pa.fs.FileSystem, path: str, file_format: Format, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Read rows of a file of text or parquet with the columns of `schema`.
+    """Read the rows of a text or Parquet file, with the columns of `schema`.
 
     Raises:
-        BadConfigError: the file is damaged, or has other columns.
+        BadConfigError: the file is damaged, or lacks a column.
     """
     with _naming(path, file_format):
         for batch in _text(system, path) if file_format == "text" else _parquet(system, path):
@@ -107,7 +109,7 @@ def read(system: pa.fs.FileSystem, path: str, file_format: Format, schema: pa.Sc
 
 
 def header_of(system: pa.fs.FileSystem, path: str) -> list[str] | None:
-    """Read the header of a file of CSV; None if the file is empty.
+    """Read the header of a CSV file; None if the file is empty.
 
     Raises:
         BadConfigError: the file is damaged.
@@ -117,10 +119,12 @@ def header_of(system: pa.fs.FileSystem, path: str) -> list[str] | None:
 
 
 def schema_of(system: pa.fs.FileSystem, path: str, file_format: Format) -> pa.Schema | None:
-    """Find the columns of a file; None if it is empty. Texts are texts: CSV has nothing else, JSON no times.
+    """Infer the columns of a file; None if it is empty.
+
+    Texts stay strings: every column of CSV is a string, and times in JSON are strings.
 
     Raises:
-        BadConfigError: the file is damaged, or its records have columns of different types.
+        BadConfigError: the file is damaged, or a column has values of different types.
     """
     if file_format == "text":
         return TEXT
@@ -141,18 +145,18 @@ def schema_of(system: pa.fs.FileSystem, path: str, file_format: Format) -> pa.Sc
         schema = pa.json.read_json(pa.BufferReader(data), options).schema if data else pa.schema([])
     except pa.ArrowInvalid as exc:
         raise BadConfigError(
-            f"{path}: its records differ in the types of their values: give the schema ({exc})"
+            f"{path}: records have values of different types in one column ({exc}). Set the schema."
         ) from exc
     if not len(schema):
         raise BadConfigError(
-            f"{path} has no line with an object of JSON to see columns in: give the schema, or such lines"
+            f"{path} has no line with a JSON object, so its columns are unknown. Set the schema."
         )
     return pa.schema([field.with_type(_plain(field.type)) for field in schema])
 
 
 @contextmanager
 def _naming(path: str, file_format: Format) -> Iterator[None]:
-    """Raise errors of a damaged file with its name; outages of the file system are raised as they are, to be waited for."""
+    """Add the file's name to errors of a damaged file. Outages of the file system are raised unchanged, for retry."""
     try:
         yield
     except (OSError, EOFError, pa.ArrowException) as exc:
@@ -160,23 +164,23 @@ def _naming(path: str, file_format: Format) -> Iterator[None]:
         if isinstance(exc, OSError) and is_outage(exc) and "thrift" not in str(exc):
             raise
         raise BadConfigError(
-            f"{path} can't be read to its end as {file_format}: {exc}. It is damaged, of another format, has values of other "
-            "types, or was not complete: put a whole copy in its place, or take it out of the folder"
+            f"{path} could not be read to its end as {file_format} ({exc}). The file is damaged, incomplete, in another "
+            "format, or has values of other types. Replace it with a complete copy, or remove it from the folder."
         ) from exc
 
 
 def _other_columns(path: str, missing: list[str], names: list[str]) -> str:
-    return f"{path} has no columns {missing}, only {names}: name columns that all the files have"
+    return f"{path} lacks the columns {missing}; it has {names}. Use only columns that all files have."
 
 
 def _open(system: pa.fs.FileSystem, path: str) -> io.BufferedReader:
-    """Open a file, decompressed by the end of the file's name. pyarrow's own stream can't give lines of a compressed file."""
+    """Open a file, and decompress it according to its name. pyarrow's own stream can't split a compressed file into lines."""
     compression = next((kind for end, kind in _COMPRESSIONS.items() if path.lower().endswith(end)), None)
     return io.BufferedReader(system.open_input_stream(path, compression=compression), _BLOCK_BYTES)
 
 
 def _blocks(stream: io.BufferedReader) -> Iterator[list[bytes]]:
-    """Read lines, many at a time."""
+    """Read lines in blocks."""
     first = True
     while lines := stream.readlines(_BLOCK_BYTES):
         if first:
@@ -186,7 +190,7 @@ def _blocks(stream: io.BufferedReader) -> Iterator[list[bytes]]:
 
 
 def _texts(lines: Sequence[bytes]) -> tuple[pa.StringArray, pa.BooleanArray]:
-    """Give lines without their ends, and which of them are UTF-8: in others, other bytes are replaced."""
+    """Return lines without line ends, and whether each is UTF-8. Invalid bytes are replaced."""
     binary = pa.array(lines, pa.binary())
     try:
         texts, is_text = binary.cast(pa.string()), pa.repeat(True, len(lines))
@@ -230,7 +234,7 @@ def _some_lines(stream: io.BufferedReader) -> Iterator[bytes]:
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Read as text where pyarrow saw a time in a text, or nothing yet."""
+    """Convert inferred times, and types of columns with nulls only, to strings."""
     if pa.types.is_timestamp(kind) or pa.types.is_null(kind):
         return pa.string()
     if pa.types.is_list(kind):
@@ -241,7 +245,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
 
 
 def _header(blocks: Iterator[list[bytes]]) -> tuple[list[str] | None, list[bytes]]:
-    """Find the header, and the lines behind it in its block."""
+    """Find the header, and the lines after it in its block."""
     for lines in blocks:
         for number, line in enumerate(lines):
             if line.strip(b"\r\n"):
@@ -252,7 +256,7 @@ def _header(blocks: Iterator[list[bytes]]) -> tuple[list[str] | None, list[bytes
 def _check_header(path: str, header: list[str], wanted: Sequence[str]) -> None:
     repeated = sorted({name for name in wanted if header.count(name) > 1})
     if repeated:
-        raise BadConfigError(f"{path} has columns {repeated} more than once: rename them there")
+        raise BadConfigError(f"{path} has the columns {repeated} more than once. Rename them in the file.")
     missing = [name for name in wanted if name not in header]
     if missing:
         raise BadConfigError(_other_columns(path, missing, header))
@@ -261,7 +265,7 @@ def _check_header(path: str, header: list[str], wanted: Sequence[str]) -> None:
 def _csv_records(
     lines: list[bytes], blocks: Iterator[list[bytes]], width: int
 ) -> tuple[list[tuple[bytes, bool]], list[bytes]]:
-    """Split a block into records, each with whether its quotes are sound; and the lines that were read beyond them."""
+    """Split a block into records, each with whether its quotes are sound. Also return the lines read beyond them."""
     csv.field_size_limit(_LONGEST_VALUE)
     records: list[tuple[bytes, bool]] = []
     number, in_block = 0, len(lines)
@@ -294,7 +298,7 @@ def _is_plain(line: bytes) -> bool:
 
 
 def _is_record(text: bytes, width: int | None = None) -> bool:
-    """Return True if all quotes are closed, and nothing stands behind them; the bytes need not be UTF-8 for that."""
+    """Return True if all quotes are closed, with nothing after them. The bytes may be other than UTF-8."""
     try:
         rows = list(csv.reader([text.decode("latin-1")], strict=True))
     except csv.Error:
@@ -303,12 +307,12 @@ def _is_record(text: bytes, width: int | None = None) -> bool:
 
 
 def _places(header: list[str], order: Sequence[str]) -> list[int | None]:
-    """Find where the columns of `order` are; those that are not wanted may be missing."""
+    """Find the positions of the columns of `order`. Columns that are not wanted may be missing."""
     return [header.index(name) if name in header else None for name in order]
 
 
 def _in_order(batch: pa.RecordBatch, width: int, places: list[int | None]) -> pa.RecordBatch:
-    """Reorder the values of records; their texts as they were stay in CORRUPT."""
+    """Reorder the values of records. The original texts stay in CORRUPT."""
     texts = pc.coalesce(batch.column(0), batch.column(1))
     records = [None if text is None else _moved(text, width, places) for text in batch.column(0).to_pylist()]
     return pa.RecordBatch.from_arrays([pa.array(records, pa.string()), texts], schema=RECORDS)

@@ -1,7 +1,7 @@
-"""Read files as a tracked source: every row knows its file and its number in it, which is its offset.
+"""Files as a tracked source: every row has its file and its number in the file, which is its offset.
 
-Spark's own readers don't number the rows of text, CSV and JSON. Here the lines of a file are numbered by one task, in
-Python, and Spark parses them: where only numbers are asked for, as for message ids, nothing is parsed.
+Spark's own readers don't number the rows of text, CSV and JSON. Here one task numbers the lines of a file, in Python, and
+Spark parses them. If only the numbers are needed, as for message ids, nothing is parsed.
 """
 
 import os
@@ -24,58 +24,59 @@ from acker_redis.spark.sources.ambiguous_json import AmbiguityCheck, ambiguity_c
 from acker_redis.spark.sources.file_formats import CORRUPT, Format
 
 FILE, ROW = "file", "row"
-"""Columns that every row gets: path of its file, and its number in it from 0."""
+"""Columns added to every row: the path of its file, and its number in the file, from 0."""
 
 READ_FROM = "acker_read_from"
-"""Metadata of the columns `file` and CORRUPT, which stay with them under other names, and when others are left out."""
+"""Metadata key of the columns `file` and CORRUPT. Metadata stays with a column that is renamed or selected."""
 
 READ_AS = "acker_read_as"
-"""The format, among the metadata of `file`."""
+"""Metadata key of the column `file`, with the format."""
 
 
 def read_files(
     spark: SparkSession, path: str, file_format: Format = "text", schema: str | StructType | None = None
 ) -> DataFrame:
-    """Read files as rows, with the columns `file` and `row` before their own; compressed files are read too.
+    """Read files as rows, with the columns `file` and `row` before their own.
 
         orders = read_files(spark, "s3://bucket/orders", "json", "order bigint, items string")
         run_tracked(orders, pipeline, acker=acker)
 
-    A file is known by its path. It has to be complete when it is read, and stay as it is: rows put in front of others
-    get the numbers those had, and with `OffsetFile` a file that replaces another under its name is taken for the one it
-    replaced. Write under another name and rename, as log rotation does.
+    A file is identified by its path. It must be complete when it is read, and must not change afterwards. Rows inserted
+    before others get the numbers those had. With `OffsetFile`, a file that replaces another under the same name is taken for
+    the one it replaced. Write new files under another name and rename them, as log rotation does.
 
-    A record of JSON or CSV that can't be read exactly, or has a value that its column can't have, comes as a row of
-    nulls with its text in a last column `_corrupt_record`, which is null in all other rows. `run_tracked` fails such
-    rows before the pipeline gets them, so they are dead letters at once; rename the column to get them yourself. A
-    `select` has to keep it: without it such rows would pass for rows of nulls, so `run_tracked` refuses the frame. The
-    pipeline may leave it out.
+    A JSON or CSV record that can't be read exactly, or has a value that doesn't fit its column, becomes a row of nulls. Its
+    text is in the last column, `_corrupt_record`, which is null in all other rows. `run_tracked` fails such rows before the
+    pipeline gets them, so they are dead letters at once. Rename the column to handle them yourself. Keep the column in every
+    `select` before `run_tracked`, which otherwise refuses the frame: such rows would pass for rows of nulls. The pipeline may
+    drop it.
 
     Args:
         spark: session.
-        path: a file or a folder (all files in it, at any depth; names with a leading `.` or `_` are left out), as a path or
-            a URI that pyarrow knows, such as `s3://`. Names that end in `.gz`, `.bz2`, `.zst` or `.lz4` are decompressed.
+        path: path of a file or folder, or a URI that pyarrow knows, such as `s3://`. A folder is read at any depth, without
+            names that start with `.` or `_`. Files whose names end in `.gz`, `.bz2`, `.zst` or `.lz4` are decompressed.
         file_format: `text` (a column `value` per line), `json` (an object per line), `csv` (with a header; empty, `null`,
-            `NULL`, `NA` and `N/A` are nulls but in strings), `parquet`. Times without a zone are UTC.
-        schema: of the rows, as DDL or StructType; None: that of the first file, where CSV has strings only, and JSON no
-            times.
+            `NULL`, `NA` and `N/A` are nulls except in string columns), or `parquet`. Times without a zone are UTC.
+        schema: schema of the rows, as DDL or StructType. None: that of the first file, in which all columns of CSV are
+            strings, and times in JSON are strings.
 
     Raises:
-        BadConfigError: there is no such file, the format is not known, or has no values of a type. Where a file is damaged,
-            the action that reads the rows gets an error of Spark with this one's text.
+        BadConfigError: the file doesn't exist, or the format is unknown or can't hold values of a type. If a file is damaged,
+            the action that reads its rows raises a Spark error that quotes this one.
     """
     if file_format not in get_args(Format):
-        raise BadConfigError(f"file_format={file_format!r}: use one of {', '.join(get_args(Format))}")
+        raise BadConfigError(f"file_format={file_format!r} is unknown. Use one of {', '.join(get_args(Format))}.")
     paths = list_files(path)
     if not paths:
-        raise BadConfigError(f"no files in {path}")
+        raise BadConfigError(f"No files in {path}. Pass a file, or a folder with files.")
     rows_schema = from_arrow_schema(_schema_of(path, paths, file_format)) if schema is None else schema
     output = arguments.struct(rows_schema, "read_files")
     given = {FILE, ROW, CORRUPT} if file_formats.is_parsed(file_format) else {FILE, ROW}
     taken = given & {name.lower() for name in output.names}
     if taken:
         raise BadConfigError(
-            f"the files have columns {sorted(taken)}, which this source gives: rename them, or leave them out"
+            f"The files have the columns {sorted(taken)}, which read_files adds. Rename them in the files, or set a schema "
+            "without them."
         )
     names = spark.createDataFrame(pa.table({FILE: paths}))
     of_file = {READ_FROM: path, READ_AS: file_format}
@@ -95,15 +96,15 @@ def read_files(
 
 
 def list_files(path: str) -> list[str]:
-    """Files below a path, sorted.
+    """List the files below a path, sorted.
 
     Raises:
-        BadConfigError: there is no such path.
+        BadConfigError: the path doesn't exist.
     """
     system, place = _system(path)
     info = system.get_file_info(place)
     if info.type == pa.fs.FileType.NotFound:
-        raise BadConfigError(f"there is no {path}")
+        raise BadConfigError(f"{path} does not exist. Pass the path of a file or folder.")
     if info.type == pa.fs.FileType.File:
         return [place]
     inside = system.get_file_info(pa.fs.FileSelector(place, recursive=True))
@@ -113,10 +114,10 @@ def list_files(path: str) -> list[str]:
 
 
 def check_outside(frame: DataFrame, partition: str, place: Path) -> None:
-    """Refuse a file of the program's own that `read_files` reads.
+    """Check that a file of the program is not among those that `read_files` reads.
 
     Raises:
-        BadConfigError: it is read, or will be once it was made.
+        BadConfigError: `place` is read, or will be once it exists.
     """
     read_from = frame.schema[partition].metadata.get(READ_FROM) if partition in frame.columns else None
     if read_from is None:
@@ -126,13 +127,13 @@ def check_outside(frame: DataFrame, partition: str, place: Path) -> None:
         inner = place.relative_to(Path(base).resolve())
         if not _is_hidden(inner.as_posix()):
             raise BadConfigError(
-                f"{place} is inside {base}, which is read: it would be taken for a source file. Keep it elsewhere, or give it "
-                "a name that begins with _"
+                f"{place} is inside {base}, which this run reads, so it would be read as a source file. Move it elsewhere, or "
+                "rename it to begin with _."
             )
 
 
 def _system(path: str) -> tuple[pa.fs.FileSystem, str]:
-    """Find the file system of a path or URI, and its path there: only whole URIs are parsed, never names of files."""
+    """Find the file system of a path or URI, and the path there. Only whole URIs are parsed, never file names."""
     if "://" in path:
         system_and_path: tuple[pa.fs.FileSystem, str] = pa.fs.FileSystem.from_uri(path)
         return system_and_path
@@ -140,17 +141,17 @@ def _system(path: str) -> tuple[pa.fs.FileSystem, str]:
 
 
 def _schema_of(path: str, paths: list[str], file_format: Format) -> pa.Schema:
-    """Find the columns of the first file that has any."""
+    """Infer the columns from the first file that isn't empty."""
     system, _ = _system(path)
     for place in paths:
         schema = file_formats.schema_of(system, place, file_format)
         if schema is not None:
             return schema
-    raise BadConfigError(f"the files in {path} are empty: give their schema")
+    raise BadConfigError(f"All files in {path} are empty, so their columns are unknown. Set the schema.")
 
 
 def _header_of(path: str, paths: list[str], wanted: list[str]) -> list[str]:
-    """Find the header of the first file that has one and all columns; others are refused when they are read."""
+    """Read the header of the first file that isn't empty. Files that lack a column are refused when they are read."""
     system, _ = _system(path)
     for place in paths:
         header = file_formats.header_of(system, place)
@@ -165,7 +166,7 @@ def _is_hidden(inner: str) -> bool:
 
 @dataclass(frozen=True)
 class _Csv:
-    """Hold the names of the columns of the first file, and those that are wanted."""
+    """Names of the columns of the first file, and of the wanted ones."""
 
     header: Sequence[str]
     wanted: Sequence[str]

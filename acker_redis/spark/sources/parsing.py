@@ -1,8 +1,8 @@
-"""Parse records of JSON and CSV into columns, in SQL. A record that can't be read exactly is corrupt as a whole.
+"""Parsing of JSON and CSV records into columns, in SQL. A record that can't be read exactly is corrupt as a whole.
 
-Spark's parsers are lenient: they leave out what stands behind a record, read '2026' or '12:30' as times, and wrap or round
-numbers that don't fit. So a record is read inside of another one that shows where it ends, and times and some numbers are
-read as texts or wider, looked at, and cast.
+Spark's parsers are lenient: they ignore text after a record, read '2026' or '12:30' as times, and wrap or round numbers
+that don't fit. So a record is read inside another one that shows where it ends. Times and some numbers are read as texts or
+as wider types, checked, and cast.
 """
 
 import secrets
@@ -45,7 +45,7 @@ _ROOT, _FOUND, _BAD = "acker_root", "acker_found", "acker_bad"
 
 _JSON = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 _CSV = {"escape": '"', "charToEscapeQuoteEscaping": '"', "multiLine": "true", "lineSep": "\n"}
-"""Quotes are escaped by quotes; line ends in values stay as they are."""
+"""Options of `from_csv`: quotes are escaped by quotes, and line ends in values are kept."""
 
 _NULLS = "'', 'null', 'NULL', 'NA', 'N/A'"
 _DAY = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
@@ -57,11 +57,11 @@ _NAMED = "[+-]?(?i:nan|inf|infinity)"
 
 @dataclass(frozen=True)
 class _Sql:
-    """Hold a value in SQL.
+    """A value as SQL.
 
     Attributes:
-        value: of what Spark has read.
-        bad: makes SQL, of that of the value, for whether it differs from the record; None: it never does if Spark reads it.
+        value: SQL of the value, from the column that Spark has read.
+        bad: function of the value's SQL that returns SQL for whether it differs from the record; None: it never does.
     """
 
     value: str
@@ -69,34 +69,34 @@ class _Sql:
 
 
 def check(file_format: Format, columns: StructType) -> None:
-    """Refuse types that a format has no values of.
+    """Check that a format can hold values of every column's type.
 
     Raises:
-        BadConfigError: there is one.
+        BadConfigError: it can't.
     """
     for field in columns:
         if not _is_read(field.dataType, nested=file_format == "json"):
             raise BadConfigError(
-                f"column {field.name!r}: {file_format} files are not read as {field.dataType.simpleString()}: take string, "
-                "and parse it"
+                f"Column {field.name!r} has type {field.dataType.simpleString()}, which read_files can't read from "
+                f"{file_format}. Use string, and parse it yourself."
             )
 
 
 def parsed(records: DataFrame, file_format: Format, columns: StructType, header: Sequence[str]) -> DataFrame:
-    """Replace the text of records by the columns, and CORRUPT, which is null where the record could be read.
+    """Replace the text of records by the columns and CORRUPT, which is null if the record was read.
 
     Args:
-        records: with the columns RECORD and CORRUPT, and others, which stay.
-        file_format: of the records.
-        columns: wanted.
-        header: names of all values of a record of CSV.
+        records: rows with the columns RECORD and CORRUPT. Other columns are kept.
+        file_format: format of the records.
+        columns: wanted columns.
+        header: names of all values of a CSV record.
     """
     if file_format == "json":
         read, values = _from_json(records, columns)
     else:
         read, values = _from_csv(records, columns, header)
     names = [f"acker_{number}" for number in range(len(columns))]
-    # A column of its own for each step: Spark doesn't join steps whose results are used more than once.
+    # Each step has its own column: Spark doesn't merge steps whose results are used more than once.
     made = read.selectExpr("*", *(f"{value.value} AS {name}" for value, name in zip(values, names, strict=True)))
     bad = [
         f"{_FOUND} IS NULL",
@@ -112,9 +112,10 @@ def parsed(records: DataFrame, file_format: Format, columns: StructType, header:
 
 
 def _from_json(records: DataFrame, columns: StructType) -> tuple[DataFrame, list[_Sql]]:
-    """Put records between brackets with a mark behind each: what is more than one object has no mark at the second place.
+    """Wrap each record in an array with a mark after it, and parse the array.
 
-    The mark's name is drawn at random, so that no record can hold it.
+    If a record has more than one object, the second element isn't the mark. The mark's name is random, so no record can
+    contain it.
     """
     mark = f"end_{secrets.token_hex(8)}"
     read = [StructField(f.name, _as_read(f.dataType)) for f in columns]
@@ -128,7 +129,7 @@ def _from_json(records: DataFrame, columns: StructType) -> tuple[DataFrame, list
 
 
 def _from_csv(records: DataFrame, columns: StructType, header: Sequence[str]) -> tuple[DataFrame, list[_Sql]]:
-    """Read all values as texts, and cast them. Nothing is null to the parser but what is empty without quotes."""
+    """Read all values as texts, and cast them. Only empty values without quotes are null to the parser."""
     options = _CSV | {"columnNameOfCorruptRecord": "corrupt", "nullValue": secrets.token_hex(16)}
     texts = ", ".join(f"v{place} string" for place in range(len(header)))
     read = F.from_csv(F.col(RECORD), f"{texts}, corrupt string", options)
@@ -157,7 +158,7 @@ def _nullable(kind: DataType) -> DataType:
 
 
 def _as_read(kind: DataType) -> DataType:
-    """Give the type as which `from_json` reads a value."""
+    """Return the type with which `from_json` reads a value."""
     if isinstance(kind, ArrayType):
         return ArrayType(_as_read(kind.elementType))
     if isinstance(kind, StructType):
@@ -223,7 +224,7 @@ def _csv_value(text: str, kind: DataType) -> _Sql:
 
 
 def _checked(read: str, value: str) -> _Sql:
-    """Make a value that is bad if it is null although something was read."""
+    """Build a value that is bad if it is null although a text was read."""
     return _Sql(value, lambda value: f"({read} IS NOT NULL AND {value} IS NULL)")
 
 
@@ -232,14 +233,14 @@ def _is(text: str, pattern: str) -> str:
 
 
 def _scale(text: str) -> str:
-    """Count digits behind the point without zeros at the end; null where the exponent is too long."""
+    """Count digits after the decimal point, without trailing zeros; null if the exponent is too long."""
     digits = f"length(trim(TRAILING '0' FROM regexp_extract({text}, '[.]([0-9]*)', 1)))"
     exponent = f"regexp_extract({text}, '[eE][+]?(-?[0-9]+)$', 1)"
     return f"({digits} - IF({exponent} = '', 0, try_cast({exponent} AS int)))"
 
 
 def _time(text: str, kind: DataType) -> str:
-    """Parse ISO 8601; without a zone, it is UTC."""
+    """Parse ISO 8601. A time without a zone is UTC."""
     if isinstance(kind, DateType):
         return f"IF({_is(text, _DAY)}, try_cast({text} AS date), NULL)"
     # Spark wants seconds before a zone.

@@ -1,4 +1,4 @@
-"""Find the completed offset of each partition from the micro-batches of a stream. No I/O."""
+"""Completed offset of each partition of a stream, computed from its micro-batches. No I/O."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,20 +7,20 @@ import numpy as np
 from acker_redis.model.arrays import Int64Array
 
 MAX_PARTITIONS = 10_000
-"""So many are kept, those that were seen last; where each file is a partition there would be no end of them."""
+"""Partitions that are kept, those seen last. If each file is a partition, their number would grow without limit."""
 
 
 class CompletedOffsets:
-    """Keep completed offsets by partition, and which of them were not published yet.
+    """Keep completed offsets by partition, and which of them are not published yet.
 
-    Offsets of a partition have to come in their order; one that comes after a larger one is not waited for.
+    The offsets of a partition must arrive in order. An offset that arrives after a larger one is not waited for.
 
     Attributes:
         values: partition -> first offset that is not known to be done.
     """
 
     def __init__(self, known: Mapping[str, int]) -> None:
-        """Go on from what was published."""
+        """Start with the published offsets."""
         self.values = dict(known)
         self._published = dict(known)
         self._ends = dict(known)
@@ -29,19 +29,30 @@ class CompletedOffsets:
 
     @property
     def unpublished(self) -> dict[str, int]:
-        """Give the values that changed since they were published."""
+        """Values that changed since they were published."""
         return {name: offset for name, offset in self.values.items() if self._published.get(name) != offset}
 
     def mark_published(self, values: Mapping[str, int]) -> None:
-        """Note that these values were published."""
+        """Record that `values` were published."""
         self._published |= values
 
     def add(self, ids: Int64Array, names: Sequence[str], of_message: Int64Array, offsets: Int64Array) -> None:
-        """Add a micro-batch, or what a restart found open: of each message the number of its partition, and its offset."""
+        """Add a micro-batch, or the open messages after a restart.
+
+        Args:
+            ids: message ids.
+            names: names of the partitions.
+            of_message: index into `names`, per message.
+            offsets: offset in the partition, per message.
+        """
         self._ids, self._names, self._of_message, self._offsets = ids, names, of_message, offsets
 
     def update(self, left: Int64Array) -> list[str]:
-        """End the micro-batch, with `left` not done of all so far; give the partitions that are forgotten."""
+        """End the micro-batch. Return the partitions that are no longer kept.
+
+        Args:
+            left: ids of all messages so far that are not done.
+        """
         still = set(left.tolist())
         self._open = {message: place for message, place in self._open.items() if message in still}
         for row in np.flatnonzero(np.isin(self._ids, left)).tolist():
@@ -49,7 +60,7 @@ class CompletedOffsets:
         highest = np.full(len(self._names), -1, np.int64)
         np.maximum.at(highest, self._of_message, self._offsets)
         for name, last in zip(self._names, highest.tolist(), strict=True):
-            self._ends[name] = max(self._ends.pop(name, 0), last + 1)  # the last one seen stands last
+            self._ends[name] = max(self._ends.pop(name, 0), last + 1)  # moved to the end: seen last
         self.add(self._ids[:0], (), self._of_message[:0], self._offsets[:0])
         first: dict[str, int] = {}
         for name, offset in self._open.values():

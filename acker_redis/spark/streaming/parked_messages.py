@@ -1,4 +1,4 @@
-"""Keep the messages of a stream that are not done: their rows, their attempts, and their queues. No Spark, no I/O."""
+"""Parked messages of a stream: their rows, attempts and queues. No Spark, no I/O."""
 
 import time
 from collections import Counter, deque
@@ -12,22 +12,27 @@ from acker_redis.spark.streaming.snapshot import ParkedRow, Snapshot
 from acker_redis.spout.state import Cause, SpoutState
 
 QUEUED: Cause = ("queued", None)
-"""Cause of messages that wait for an earlier one of their id."""
+"""Cause of messages that wait for an earlier message with the same id."""
 
 
 class ParkedMessages:
-    """Owns what is parked. Attempts, causes and delays are read from the spout's state, rows and the queue are kept here.
+    """Parked messages, with their rows and queues. Attempts, causes and delays are in the spout's state.
 
-    A message is parked once it has a row here: it left its micro-batch, and is not done. Ids are distinct among
-    messages that were given to the spout; a later message of an id is queued until the earlier one is done. Messages of
-    dead letters that are replayed have a row, too, and are in no snapshot: the letter keeps them.
+    A message is parked once it has a row here: it left its micro-batch and is not done. The spout has one message per id. A
+    later message with the same id is queued until the earlier one is done. Replayed dead letters have a row too, but are in
+    no snapshot, because the letter keeps their message.
     """
 
     def __init__(self, state: SpoutState, replaying: Callable[[], Sequence[int]]) -> None:
-        """Begin with nothing parked; `replaying` gives the messages of dead letters that are replayed."""
+        """Start with nothing parked.
+
+        Args:
+            state: state of the spout.
+            replaying: function that returns the ids of dead letters that are being replayed.
+        """
         self._state, self._replaying = state, replaying
         self._rows: dict[int, ParkedRow] = {}
-        self._queued: dict[int, deque[ParkedRow | None]] = {}  # None: the row is in the frame of the micro-batch
+        self._queued: dict[int, deque[ParkedRow | None]] = {}  # None: the micro-batch's frame has the row
         self._row_changes = 0
 
     def __contains__(self, message: int) -> bool:
@@ -35,55 +40,55 @@ class ParkedMessages:
         return message in self._rows
 
     def __len__(self) -> int:
-        """Count the messages that are parked, without queued ones."""
+        """Return the number of parked messages, without queued ones."""
         return len(self._rows)
 
     def __getitem__(self, message: int) -> ParkedRow:
-        """Get the row of a parked message."""
+        """Return the row of a parked message."""
         return self._rows[message]
 
     def rows(self) -> list[ParkedRow]:
-        """List the rows of all parked messages; any thread may ask."""
+        """List the rows of all parked messages. Thread-safe."""
         return list(self._rows.copy().values())
 
     @property
     def version(self) -> tuple[int, int, int]:
-        """Another value once a snapshot would have other messages, rows, attempts or causes.
+        """Version of the snapshot: it changes with the messages, rows, attempts or causes in it.
 
-        A message that comes and is done within its micro-batch changes nothing. Delays that run don't either.
+        A message that is done within its micro-batch doesn't change it, nor do running delays.
         """
         return self._row_changes, self._state.retry_changes, len(self._fresh_ids())
 
     @property
     def queued(self) -> int:
-        """Messages that wait for an earlier one of the same id; any thread may ask."""
+        """Number of messages that wait for an earlier message with the same id. Thread-safe."""
         return sum(map(len, list(self._queued.values())))
 
     @property
     def left(self) -> int:
-        """Messages that are not done."""
+        """Number of messages that are not done."""
         return self._state.left + self.queued
 
     @property
     def in_spout(self) -> int:
-        """Messages given to the spout that are not done."""
+        """Number of the spout's messages that are not done."""
         return self._state.left
 
     def left_ids(self) -> Int64Array:
-        """List the messages given to the spout that are not done."""
+        """List the spout's messages that are not done."""
         return self._state.left_ids()
 
     def has_to_emit(self, due_by: float) -> bool:
-        """Return True if messages are fresh, searched for poison, or known poison and due by then (`time.monotonic`)."""
+        """Return True if messages are fresh, under poison-message search, or known poison and due by `due_by`."""
         return self._state.fresh > 0 or self._state.poison_search.left_by(due_by)
 
     @property
     def has_fresh(self) -> bool:
-        """Whether messages were not emitted yet."""
+        """Whether there are messages that were not emitted yet."""
         return self._state.fresh > 0
 
     def in_flight_without(self, left_out: Int64Array) -> Int64Array:
-        """List the messages in flight, without some."""
+        """List the messages in flight except `left_out`."""
         return np.setdiff1d(self._state.in_flight(), left_out)
 
     def park(self, rows: Mapping[int, ParkedRow]) -> None:
@@ -92,11 +97,11 @@ class ParkedMessages:
         self._row_changes += len(rows) > 0
 
     def park_replayed(self, rows: Mapping[int, ParkedRow]) -> None:
-        """Park messages of dead letters, which are replayed: that changes no snapshot."""
+        """Park replayed dead letters, which are in no snapshot."""
         self._rows |= rows
 
     def queue(self, message: int, row: ParkedRow | None) -> None:
-        """Let a message wait for an earlier one of its id; without a row it is in the micro-batch."""
+        """Queue a message behind an earlier one with the same id. Without a row, the micro-batch has it."""
         self._queued.setdefault(message, deque()).append(row)
         self._row_changes += 1
 
@@ -106,12 +111,12 @@ class ParkedMessages:
         return [message for message, rows in self._queued.items() if rows[-1] is None]
 
     def set_queued_rows(self, rows: Mapping[int, ParkedRow]) -> None:
-        """Give the rows of `queued_in_batch`, as the micro-batch is over."""
+        """Set the rows of `queued_in_batch` at the end of the micro-batch."""
         for message, row in rows.items():
             self._queued[message][-1] = row
 
     def done(self, ids: Int64Array) -> list[int]:
-        """Let go of messages; give those that waited for them, which may be emitted now."""
+        """Remove completed messages. Return the ids whose next queued message may now be emitted."""
         following = []
         for message in ids.tolist():
             self._row_changes += self._rows.pop(message, None) is not None
@@ -119,7 +124,7 @@ class ParkedMessages:
             if queue:
                 row = queue.popleft()
                 self._row_changes += 1
-                if row is not None:  # else it is in the frame
+                if row is not None:  # else the frame has it
                     self._rows[message] = row
                 following.append(message)
                 if not queue:
@@ -127,7 +132,7 @@ class ParkedMessages:
         return following
 
     def refit(self, refit: Callable[[bytes], bytes]) -> None:
-        """Convert all rows to the present columns."""
+        """Convert all rows to the current columns."""
 
         def refitted(row: ParkedRow) -> ParkedRow:
             return ParkedRow(row.since_ms, refit(row.data))
@@ -140,7 +145,7 @@ class ParkedMessages:
         self._row_changes += 1
 
     def counts(self) -> dict[Cause, int]:
-        """Parked messages by what became of their last attempt, and those that are queued; any thread may ask."""
+        """Count parked messages by the outcome of their last attempt, and queued ones. Thread-safe."""
         attempts, _ = self._state.attempts_left(time.monotonic())
         parked, causes = self._rows.copy(), self._state.causes
         columns = (attempts.message_ids.tolist(), attempts.cause_numbers.tolist())
@@ -150,11 +155,11 @@ class ParkedMessages:
         return dict(counts)
 
     def snapshot(self, schema: StructType, id_column: str, stream: str | None) -> Snapshot:
-        """Give all that another process would have to go on with; with no emission under way, and no micro-batch.
+        """Create a snapshot from which another process can resume. No emission or micro-batch may be running.
 
         Args:
-            schema: of the rows.
-            id_column: of the message ids among them.
+            schema: schema of the rows.
+            id_column: name of the message id column.
             stream: see `Snapshot`.
         """
         state = self._state
@@ -162,12 +167,12 @@ class ParkedMessages:
         kept = ~np.isin(attempts.message_ids, self._replaying())
         attempts = attempts[kept]
         rows = [self._rows[message] for message in attempts.message_ids.tolist()]
-        fresh = [(message, self._rows[message]) for message in self._fresh_ids()]  # they waited for an earlier one
+        fresh = [(message, self._rows[message]) for message in self._fresh_ids()]  # were queued behind an earlier message
         queued = [(message, row) for message, rows in self._queued.items() for row in rows if row is not None]
         return Snapshot(attempts, delays[kept], state.causes, rows, [*fresh, *queued], schema, id_column, stream)
 
     def restore(self, snapshot: Snapshot) -> list[int]:
-        """Go on with a snapshot; give the queued messages that have no earlier one any more, which may be emitted."""
+        """Resume from a snapshot. Return the ids of queued messages with no earlier message, which may be emitted."""
         self._rows = dict(zip(snapshot.attempts.message_ids.tolist(), snapshot.rows, strict=True))
         self._state.resume(snapshot.attempts, snapshot.causes, snapshot.delays_secs, time.monotonic())
         return self._restore_queue(snapshot.queued)
@@ -183,6 +188,6 @@ class ParkedMessages:
         return fresh
 
     def _fresh_ids(self) -> list[int]:
-        """Parked messages that were not emitted yet, as they waited for an earlier one of their id."""
+        """List parked messages that were not emitted yet because they were queued."""
         replaying = set(self._replaying())
         return [message for message in self._state.fresh_ids().tolist() if message not in replaying]

@@ -1,4 +1,4 @@
-"""Make DataFrames of messages that are not done: rows of the micro-batch in its frame, parked ones from their bytes."""
+"""DataFrames of messages that are not done, from the micro-batch's frame and from parked bytes."""
 
 import logging
 import time
@@ -39,21 +39,21 @@ from acker_redis.store.dead_letter import DeadLetter
 log = logging.getLogger("acker_redis.spark")
 
 _PLAIN = (BooleanType, IntegralType, StringType, BinaryType, DateType, TimestampType, TimestampNTZType, DecimalType)
-"""Types whose Arrow arrays are taken as they are; others go through a Python worker, which makes them bit by bit."""
+"""Types whose Arrow arrays Spark keeps unchanged. Rows with others go through a Python worker, which keeps every bit."""
 
 
 class ParkedRows:
-    """Give emissions their rows, and park those of a micro-batch that are not done at its end.
+    """Provide the rows of emissions, and park rows that are not done when their micro-batch ends.
 
     Attributes:
-        messages: what is parked.
-        column: of message ids.
-        schema: of the rows, of which each column but the ids may be null; None: no row was seen yet.
-        stream: columns of the stream, as JSON; None: not known.
+        messages: parked messages.
+        column: name of the message id column.
+        schema: schema of the rows, in which every column except the ids is nullable; None: no row was seen yet.
+        stream: columns of the stream, as JSON; None: unknown.
     """
 
     def __init__(self, messages: ParkedMessages, dead_letter_bytes: int) -> None:
-        """Begin without a micro-batch."""
+        """Start without a micro-batch."""
         self.messages = messages
         self.column = ""
         self.schema: StructType | None = None
@@ -62,30 +62,30 @@ class ParkedRows:
         self._frame: DataFrame | None = None
         self._ids = np.array([], np.int64)
         self._has_others = False
-        self._inexact: set[int] = set()  # whose payload, made just now, does not give their row
+        self._inexact: set[int] = set()  # whose new payload doesn't reproduce their row
         self._spark: SparkSession | None = None
 
     def restore(self, snapshot: Snapshot) -> list[int]:
-        """Go on with a snapshot; give the messages that are emitted for the first time."""
+        """Resume from a snapshot. Return the messages to emit for the first time."""
         self.schema, self.column = snapshot.schema, snapshot.id_column
         return self.messages.restore(snapshot)
 
     def snapshot(self) -> Snapshot | None:
-        """Give all that is parked, between micro-batches or at the end of one; None: no row was seen yet."""
+        """Create a snapshot, between micro-batches or at the end of one; None: no row was seen yet."""
         return None if self.schema is None else self.messages.snapshot(self.schema, self.column, self.stream)
 
     def places(self, partition: str, offset: str) -> tuple[Int64Array, Places] | None:
-        """Read where parked messages are, as `read_places`; None where their rows have no such columns."""
+        """Read the places of parked messages, as `read_places` does; None if their rows lack such columns."""
         wanted = {name.lower() for name in (partition, offset, self.column)}
         if self.schema is None or not wanted <= {name.lower() for name in self.schema.names}:
             return None
         return read_places(self._frame_of([row.data for row in self.messages.rows()]), self.column, partition, offset)
 
     def start_batch(self, frame: DataFrame, column: str, ids: Int64Array) -> Int64Array:
-        """Take a micro-batch; give the ids of the messages that may be emitted.
+        """Start a micro-batch. Return the ids of the messages that may be emitted.
 
         Raises:
-            BadConfigError: columns have other types than those of parked rows.
+            BadConfigError: a column has another type than in parked rows.
         """
         if len(self.messages):
             self._check_column(column)
@@ -108,7 +108,7 @@ class ParkedRows:
         return np.concatenate([ids[~is_left], first])
 
     def _take_repeated(self, frame: DataFrame, ids: Int64Array, left: set[int]) -> Int64Array:
-        """Park rows whose id stands more than once in the micro-batch: one goes first, the others are queued behind it."""
+        """Park rows with repeated ids in the micro-batch: the first goes ahead, and the others queue behind it."""
         selected = among(frame, self.column, ids)
         rows = self._packed(selected.select("*", id_of(self.column).alias(PAYLOAD)), frame.columns)
         first: dict[int, ParkedRow] = {}
@@ -133,14 +133,14 @@ class ParkedRows:
         self.discard_batch()
 
     def discard_batch(self) -> None:
-        """Let go of the micro-batch."""
+        """Release the micro-batch."""
         self._frame, self._ids = None, np.array([], np.int64)
 
     def messages_of(self, emission: Emission) -> tuple[DataFrame, Emission]:
-        """See `MessageSource`.
+        """Return the rows of an emission, for `MessageSource`.
 
         Raises:
-            PipelineError: the rows don't make a frame, which is no message's fault and ends the query.
+            PipelineError: the rows can't be converted to a DataFrame. No message is to blame, and the query ends.
         """
         try:
             return self._frame_with(emission.message_ids), emission
@@ -148,15 +148,16 @@ class ParkedRows:
             if isinstance(exc, AckerError) or is_outage(exc):
                 raise
             raise PipelineError(
-                f"the rows of {len(emission.message_ids)} messages, parked ones among them, make no DataFrame: {exc}. They "
-                "stay parked, and none of them is to blame: start the program as it was, and drain() it first"
+                f"The rows of {len(emission.message_ids)} messages, some of them parked, could not be converted to a "
+                "DataFrame. They stay parked, and no attempt counts. Start the previous version of the program and drain() "
+                f"it first. Error: {exc}"
             ) from exc
 
     def keep_messages(self, emission: Emission) -> None:
-        """See `MessageSource`: nothing is kept, as the driver has what it needs."""
+        """Do nothing, for `MessageSource`: the driver has every row it needs."""
 
     def payloads(self, ids: list[int]) -> list[bytes | None]:
-        """Make JSON of rows, for dead letters."""
+        """Return rows as JSON for dead letters."""
         table = (
             self._frame_with(np.array(ids, np.int64))
             .select(id_of(self.column), as_json(self._dead_letter_bytes))
@@ -168,13 +169,13 @@ class ParkedRows:
         return [by_id.get(message) for message in ids]
 
     def is_exact(self, letter: DeadLetter) -> bool:
-        """Return True if the payload of a letter, made just now, gives its row as it is."""
+        """Return True if the new payload of a letter reproduces its row exactly."""
         exact = letter.message_id not in self._inexact
         self._inexact.discard(letter.message_id)
         return exact
 
     def _exact(self, texts: dict[int, bytes]) -> set[int]:
-        """Find the messages whose texts give their rows, bit by bit."""
+        """Find the messages whose JSON reproduces their rows bit by bit."""
         if self.schema is None or not _is_read_from_json(self.schema):
             return set()
         try:
@@ -185,14 +186,14 @@ class ParkedRows:
         except Exception as exc:
             if (interrupt := interrupt_behind(exc)) is not None:
                 raise interrupt from None
-            log.info("dead letters can't be replayed from their payload: %s", exc)
+            log.info("Dead letters are not replayable from their payload: messages=%d error=%s", len(texts), exc)
             return set()
         return {
             message for message, row in back if message in rows and row_codec.are_equal(row.data, rows[message].data)
         }
 
     def _from_letters(self, payloads: Sequence[bytes | None]) -> list[tuple[int, ParkedRow]]:
-        """Read rows from the payloads of letters, each with its id."""
+        """Read rows from the payloads of letters, each with its message id."""
         if self._spark is None or self.schema is None:
             raise AssertionError("no rows")
         table = pa.table({PAYLOAD: pa.array([payload or b"" for payload in payloads], pa.binary())})
@@ -201,7 +202,7 @@ class ParkedRows:
         return self._packed(with_ids.where(F.col(PAYLOAD).isNotNull()), self.schema.names)
 
     def load_replays(self, letters: list[DeadLetter]) -> list[int] | None:
-        """See `dead_letter_replay.ReplayLoader`: the messages are in the letters, as JSON."""
+        """Load replays for `dead_letter_replay.ReplayLoader`, from the letters' JSON."""
         if self._spark is None or self.schema is None:
             return None
         try:
@@ -209,7 +210,7 @@ class ParkedRows:
         except Exception as exc:
             if (interrupt := interrupt_behind(exc)) is not None:
                 raise interrupt from None
-            log.exception("the messages of dead letters could not be read")
+            log.exception("Could not read the messages of dead letters to replay: letters=%d", len(letters))
             return []
         wanted = {letter.message_id for letter in letters}
         loaded = {message: row for message, row in rows if message in wanted}
@@ -217,10 +218,10 @@ class ParkedRows:
         return list(loaded)
 
     def use_session(self, spark: SparkSession, column: str) -> None:
-        """Make frames in a session, as long as there was no micro-batch.
+        """Set the session for frames until the first micro-batch.
 
         Raises:
-            BadConfigError: the ids are in another column than those of what is parked.
+            BadConfigError: parked messages have their ids in another column.
         """
         if len(self.messages):
             self._check_column(column)
@@ -228,7 +229,7 @@ class ParkedRows:
             self._spark = spark
 
     def _frame_with(self, ids: Int64Array) -> DataFrame:
-        """Make a frame of some rows. The row of a parked message is that, whatever the micro-batch has under its id."""
+        """Build a frame of some rows. A parked row takes precedence over the micro-batch's row with the same id."""
         messages = self.messages
         fresh = [message for message in ids.tolist() if message not in messages]
         kept = [messages[message].data for message in ids.tolist() if message in messages]
@@ -258,7 +259,7 @@ class ParkedRows:
         return dict(self._packed(selected.select("*", id_of(self.column).alias(PAYLOAD)), frame.columns))
 
     def _packed(self, frame: DataFrame, names: list[str]) -> list[tuple[int, ParkedRow]]:
-        """Read rows, each with its id, which is the last column."""
+        """Read rows, each with its message id, which is the last column."""
         table = frame.toArrow()
         now_ms = time.time_ns() // 1_000_000
         rows: list[tuple[int, ParkedRow]] = []
@@ -273,13 +274,13 @@ class ParkedRows:
     def _check_column(self, column: str) -> None:
         if column.lower() != self.column.lower():
             raise BadConfigError(
-                f"the ids of {len(self.messages)} parked messages are in column {self.column!r}, and those of the stream in "
-                f"{column!r} now: start the program as it was, and drain() it first"
+                f"{len(self.messages)} parked messages have their ids in column {self.column!r}, but the stream now has them "
+                f"in {column!r}. Start the previous version of the program and drain() it first."
             )
 
 
 def _is_read_from_json(kind: DataType) -> bool:
-    """Return True if Spark makes such values of JSON: of maps only those whose keys are texts."""
+    """Return True if Spark can read such values from JSON. Maps need string keys."""
     if isinstance(kind, StructType):
         return all(_is_read_from_json(field.dataType) for field in kind)
     if isinstance(kind, ArrayType):
@@ -290,9 +291,9 @@ def _is_read_from_json(kind: DataType) -> bool:
 
 
 def _nullable(frame: DataFrame, column: str) -> DataFrame:
-    """Let all columns be null but the ids: parked rows have no value for a column that comes later.
+    """Make all columns except the ids nullable: parked rows have no value for a column that is added later.
 
-    Always, so that the pipeline gets the same columns whatever is parked.
+    This is always done, so that the pipeline gets the same columns no matter what is parked.
     """
     if all(field.nullable for field in frame.schema if field.name != column):
         return frame

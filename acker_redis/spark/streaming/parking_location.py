@@ -1,12 +1,12 @@
-"""Keep what a stream has parked in its parking location: snapshots, on any file system that Spark writes to.
+"""Parking location of a stream: a folder of snapshots, on any file system that Spark writes to.
 
-`query.json` says whose the folder is, and which snapshot is the newest, so that a missing one is noticed. A
-snapshot is a Parquet file `<batch>-<number>.parquet` with all that was parked when that micro-batch ended, or later. It
-counts once Spark has committed the batch: a batch that Spark gives again is still whole in its source, so the latest
-snapshot of an earlier batch is what is parked then. Numbers count the snapshots of a folder from 0.
+`query.json` names the query that owns the folder and the newest snapshot, so that a missing one is noticed. A snapshot is a
+Parquet file `<batch>-<number>.parquet` with all messages that were parked when that micro-batch ended, or later. It counts
+once Spark has committed the batch. If Spark runs a batch again, the source still has all of it, so the latest snapshot of an
+earlier batch has the parked messages. Numbers count the snapshots of a folder from 0.
 
-Kept are the snapshots that count for the next micro-batch and for the one before it. Where a checkpoint was set back
-further, what was parked then is not known, unless the first snapshot of all is there.
+The folder keeps the snapshots that count for the next micro-batch and for the one before it. If a checkpoint is set back
+further, the messages parked at that time are unknown, unless the very first snapshot still exists.
 """
 
 import json
@@ -29,31 +29,31 @@ FORMAT = "acker_redis.park"
 _NAME = re.compile(r"^(\d+)-(\d+)\.parquet$")
 _OWNER_FILE = "query.json"
 _OUTAGE_TIMEOUT_SECS, _MOST_WAIT_SECS = 600.0, 30.0
-"""A full disk or a store that is away is waited for so long; one wait is no longer than the second."""
+"""Longest outage of the store (such as a full disk) that is waited for, and longest pause between two tries."""
 
-_WITHOUT_THEM = "To go on without the messages that are parked there, move the folder away, and make an empty one"
+_WITHOUT_THEM = "To continue without the messages parked there, move the folder away and create an empty one."
 
 _MAX_IDS_NAMED = 5
-"""Message ids that an error names."""
+"""Most message ids that an error lists."""
 
 
 class SnapshotId(NamedTuple):
-    """Name a snapshot: its micro-batch, and its number among all of the folder."""
+    """Identity of a snapshot: its micro-batch, and its number within the folder."""
 
     batch_id: int
     number: int
 
 
 class ParkingOutageError(AckerError):
-    """The parking location or the checkpoint can't be read or written now: the disk is full, or the store is away."""
+    """The parking location or checkpoint is temporarily unreadable or unwritable, for example because a disk is full."""
 
 
 class ParkingLocationDeletedError(AckerError):
-    """The parking location was deleted while the query ran, and made again with all that is parked."""
+    """The parking location was deleted while the query ran. It was recreated with all parked messages."""
 
 
 class ParkingOutage:
-    """Tell how long the parking location can't be written, and when to try again."""
+    """Track an outage of the parking location: how long it lasts, and when to try again."""
 
     def __init__(self) -> None:
         self._since = self._next = 0.0
@@ -65,42 +65,43 @@ class ParkingOutage:
         return now >= self._next
 
     def note_failure(self, now: float, error: ParkingOutageError) -> None:
-        """Note that writing failed.
+        """Record a failed write.
 
         Raises:
-            AckerError: it has failed for too long.
+            AckerError: writes have failed for too long.
         """
         if not self._times:
             self._since = now
-            log.warning("waiting until parked messages can be saved: %s", error)
+            log.warning("Could not save parked messages, will retry: error=%s", error)
         if now - self._since > _OUTAGE_TIMEOUT_SECS:
             raise AckerError(
-                f"parked messages could not be saved for {now - self._since:.0f} s: {error}. The snapshot before counts, and "
-                "Spark gives the micro-batch again, so nothing is lost. Start the query when the folder can be written"
+                f"Parked messages could not be saved for {now - self._since:.0f} s. Nothing is lost: the previous snapshot "
+                "counts, and Spark runs the micro-batch again. Restart the query once the folder is writable. Last error: "
+                f"{error}"
             ) from error
         self._times += 1
         self._next = now + self._waits.compute(self._times)
 
     def note_success(self, now: float) -> None:
-        """Note that writing worked."""
+        """Record a successful write."""
         if self._times:
             self._times = 0
-            log.warning("parked messages are saved again, after %.1f s", now - self._since)
+            log.warning("Saved parked messages again: outage_secs=%.1f", now - self._since)
 
 
 class ParkingLocation:
-    """Read and write the parking location, a folder of snapshots. One process at a time writes there.
+    """The parking location of one query: a folder of snapshots, with one writing process at a time.
 
     Attributes:
-        query: id of the streaming query that it belongs to; None: it is new.
-        checkpoint: of that query.
+        query: id of the streaming query that owns the folder; None: the folder is new.
+        checkpoint: checkpoint location of that query.
     """
 
     def __init__(self, spark: SparkSession, path: str, app: str) -> None:
-        """Look whose the folder is.
+        """Read which query owns the folder.
 
         Raises:
-            BadConfigError: it is another app's, something else, or damaged; or it can't be read.
+            BadConfigError: the folder belongs to another app or program, is damaged, or is unreadable.
         """
         self.query: str | None = None
         self.checkpoint = ""
@@ -114,53 +115,55 @@ class ParkingLocation:
             self._exists = self._files.exists(self._folder)
             owner = self._read_owner()
         except Py4JError as exc:
-            raise BadConfigError(f"parking_location={path!r} can't be read: {_cause(exc)}") from exc
+            raise BadConfigError(
+                f"parking_location={path!r} is unreadable ({_cause(exc)}). Check the path and its permissions."
+            ) from exc
         if owner is not None:
             self._check_owner(owner)
 
     @property
     def has_snapshots(self) -> bool:
-        """Whether something was parked there once."""
+        """Whether messages were ever parked there."""
         return self._newest is not None
 
     def claim(self, query: str, checkpoint: str, batch_id: int) -> None:
-        """Take the folder for a query that begins with a batch; make it if the query is new.
+        """Claim the folder for a query that starts with a batch. Create the folder if the query is new.
 
         Raises:
-            BadConfigError: it is another query's, or it is missing, and the query is not new.
+            BadConfigError: the folder belongs to another query, or is missing although the query is not new.
         """
         if self.query is not None and self.query != query:
             raise BadConfigError(
-                f"parking_location={self._path!r} belongs to another query, with the checkpoint {self.checkpoint!r}: give "
-                "each query one of its own. If that query's checkpoint is gone for good, what it had parked is in the "
-                "snapshots there (Parquet): move the folder away"
+                f"parking_location={self._path!r} belongs to another query, with the checkpoint {self.checkpoint!r}. Give "
+                "each query its own parking location. If that checkpoint is permanently lost, move the folder away: its "
+                "snapshots (Parquet) have the messages that were parked."
             )
         if self.query is None and batch_id > 0 and not self._exists:
             raise BadConfigError(
-                f"parking_location={self._path!r} is missing, and the query goes on with batch {batch_id}, so messages may "
-                "be parked elsewhere: give the parking location that was used before, or put it back from a copy. An "
-                "empty folder in its place (in an object store: with a file .empty) says that none are, and those that "
-                "were are lost"
+                f"parking_location={self._path!r} does not exist, but the query resumes at batch {batch_id}, so messages may "
+                "be parked elsewhere. Pass the parking location of the previous start, or restore it from a copy. To start "
+                "without parked messages, which are then lost, create an empty folder (in an object store: with a file "
+                ".empty)."
             )
         if self.query is None and self._snapshot_ids():
             raise BadConfigError(
-                f"parking_location={self._path!r} holds snapshots, and no {_OWNER_FILE} that says whose they are: put it back "
-                f"from a copy. {_WITHOUT_THEM}"
+                f"parking_location={self._path!r} has snapshots but no {_OWNER_FILE}, so their owner is unknown. Restore the "
+                f"file from a copy. {_WITHOUT_THEM}"
             )
         if self.query is None and self._foreign_files():
             raise BadConfigError(
-                f"parking_location={self._path!r} holds other files, such as {self._foreign_files()[0]!r}: give an empty "
-                "folder"
+                f"parking_location={self._path!r} has unrelated files, such as {self._foreign_files()[0]!r}. Pass an empty "
+                "folder."
             )
         if self.query is None or self.checkpoint != checkpoint:
             self._write_owner(query, checkpoint, self._newest)
         self.query, self.checkpoint = query, checkpoint
 
     def committed(self) -> int | None:
-        """Find the last micro-batch that Spark has committed, by the checkpoint; -1: none. None: there is no checkpoint.
+        """Read the last committed micro-batch from the checkpoint; -1: none; None: the checkpoint doesn't exist.
 
         Raises:
-            ParkingOutageError: it can't be read.
+            ParkingOutageError: the checkpoint is unreadable.
         """
         try:
             commits = self._hadoop_path(self.checkpoint, "commits")
@@ -168,35 +171,37 @@ class ParkingLocation:
                 return -1 if self._files.exists(self._hadoop_path(self.checkpoint)) else None
             return max((int(name) for name in self._file_names(commits) if name.isdigit()), default=-1)
         except Py4JError as exc:
-            raise ParkingOutageError(f"the checkpoint {self.checkpoint!r} can't be read: {_cause(exc)}") from exc
+            raise ParkingOutageError(f"The checkpoint {self.checkpoint!r} is unreadable ({_cause(exc)}).") from exc
 
     def next_batch(self) -> int:
-        """Find the micro-batch that the query goes on with.
+        """Return the micro-batch with which the query resumes.
 
         Raises:
-            BadConfigError: its checkpoint is not there.
+            BadConfigError: its checkpoint doesn't exist.
         """
         committed = self.committed()
         if committed is None:
             raise BadConfigError(
-                f"parking_location={self._path!r} belongs to a query whose checkpoint {self.checkpoint!r} is missing, so "
-                "it is not known which of its snapshots counts: put it back, or start the query, which says where it is "
-                "now"
+                f"parking_location={self._path!r} belongs to a query whose checkpoint {self.checkpoint!r} does not exist, so "
+                "it is unknown which snapshot counts. Restore the checkpoint. If it was moved, start the query, which "
+                "records the new location."
             )
         return committed + 1
 
     def load(self, before: int) -> Snapshot | None:
-        """Read what is parked when a batch begins: the latest snapshot of an earlier one. Nothing is changed.
+        """Read the messages parked when batch `before` starts: the latest snapshot of an earlier batch.
+
+        This is read-only.
 
         Raises:
-            BadConfigError: the snapshot is damaged or missing; or not known, as the checkpoint was set back too far.
-            ParkingOutageError: it can't be read.
+            BadConfigError: the snapshot is damaged or missing, or unknown because the checkpoint was set back too far.
+            ParkingOutageError: the snapshot is unreadable.
         """
         snapshot_ids = self._snapshot_ids()
         if self._newest is not None and self._newest not in snapshot_ids:
             raise BadConfigError(
-                f"parking_location={self._path!r}: the snapshot {_file_name(self._newest)} is missing, which has what was "
-                f"parked last: put it back from a copy. {_WITHOUT_THEM}"
+                f"parking_location={self._path!r} lacks its newest snapshot {_file_name(self._newest)}. Restore the file "
+                f"from a copy. {_WITHOUT_THEM}"
             )
         counted = _last_of(snapshot_ids, before - 1)
         if counted is None and min((snapshot_id.number for snapshot_id in snapshot_ids), default=0) > 0:
@@ -204,39 +209,39 @@ class ParkingLocation:
         return None if counted is None else self._snapshot(counted)
 
     def start_saving(self, before: int) -> bool:
-        """Save here from now on; return True if there are snapshots that don't count, and will if none comes after."""
+        """Start saving here. Return True if later snapshots exist, which would count unless a new one is saved."""
         snapshot_ids = self._snapshot_ids()
         self._number = max((snapshot_id.number for snapshot_id in snapshot_ids), default=-1)
         return any(snapshot_id.batch_id >= before for snapshot_id in snapshot_ids)
 
     def exists(self) -> bool:
-        """Return False if the folder is known to be deleted."""
+        """Return True unless the folder is known to be deleted."""
         try:
             return bool(self._files.exists(self._path_of(_OWNER_FILE)))
         except Py4JError:
             return True
 
     def save(self, batch_id: int, snapshot: Snapshot, committed: int | None) -> None:
-        """Keep a snapshot, behind the others; remove those that can't count any more, as a batch was committed after them.
+        """Save a snapshot, and remove older ones that no longer count because a later batch was committed.
 
         Raises:
             BadConfigError: another process saves here.
-            ParkingLocationDeletedError: the folder was deleted, and is there again, with the snapshot.
-            ParkingOutageError: it can't be written.
+            ParkingLocationDeletedError: the folder was deleted. It was recreated with the snapshot.
+            ParkingOutageError: the folder is not writable.
         """
         if self.query is None:
             raise AssertionError("the parking location was not claimed")
         try:
             is_gone = not self._files.exists(self._path_of(_OWNER_FILE)) and self._read_owner() is None
         except Py4JError as exc:
-            raise ParkingOutageError(f"parking_location={self._path!r} can't be read: {_cause(exc)}") from exc
+            raise ParkingOutageError(f"parking_location={self._path!r} is unreadable ({_cause(exc)}).") from exc
         if is_gone:
             self._restore_folder(snapshot, committed)
         snapshot_ids = self._snapshot_ids()
         if max((snapshot_id.number for snapshot_id in snapshot_ids), default=-1) > self._number:
             raise BadConfigError(
-                f"parking_location={self._path!r}: another process writes there: is an older driver of this query still "
-                "alive? End it. Nothing was lost"
+                f"parking_location={self._path!r} is written by another process too. Nothing was lost. Stop the other "
+                "process, probably an older driver of this query."
             )
         snapshot_id = SnapshotId(batch_id, self._number + 1)
         self._keep(snapshot_id, snapshot)
@@ -246,17 +251,17 @@ class ParkingLocation:
                 _last_of(snapshot_ids, committed - 1),
                 _last_of([*snapshot_ids, snapshot_id], committed),
             }
-            # The oldest first: of what is left, none between two was removed.
+            # Oldest first, so that an interruption leaves no gap.
             self._remove(sorted(set(snapshot_ids) - kept))
 
     def _restore_folder(self, snapshot: Snapshot, committed: int | None) -> None:
-        """Write the snapshot for the batch that is not committed yet: that comes again, and is parked twice at worst."""
+        """Save the snapshot for the uncommitted batch. Spark runs it again, so its messages are parked twice at worst."""
         is_first = committed == -1
         snapshot_id = SnapshotId(0, 0) if is_first or committed is None else SnapshotId(committed, self._number + 1)
         self._keep(snapshot_id, snapshot)
         raise ParkingLocationDeletedError(
-            f"parking_location={self._path!r} was deleted while the query ran: it was made again, with all {len(snapshot)} "
-            "messages that are parked, so nothing is lost. Find out what deletes it, and start the query again"
+            f"parking_location={self._path!r} was deleted while the query ran. It was recreated with all {len(snapshot)} "
+            "parked messages, so nothing is lost. Find out what deleted it, and restart the query."
         )
 
     def _keep(self, snapshot_id: SnapshotId, snapshot: Snapshot) -> None:
@@ -273,7 +278,7 @@ class ParkingLocation:
         self._write(_OWNER_FILE, json.dumps(owner).encode())
 
     def _read_owner(self) -> bytes | None:
-        """Read `query.json`; or its draft, where a process died between removing the old file and renaming."""
+        """Read `query.json`, or its draft if a process died between removing the old file and renaming."""
         owner, draft = self._path_of(_OWNER_FILE), self._path_of(_draft(_OWNER_FILE))
         if not self._files.exists(owner) and self._files.exists(draft):
             try:
@@ -284,7 +289,7 @@ class ParkingLocation:
         return self._read(owner) if self._files.exists(owner) else None
 
     def _check_owner(self, text: bytes) -> None:
-        remedy = "give the parking location of an earlier start of this query, or an empty folder"
+        remedy = "Pass the parking location of an earlier start of this query, or an empty folder."
         try:
             owner = json.loads(text)
             if owner["format"] != FORMAT:
@@ -295,30 +300,30 @@ class ParkingLocation:
             self._newest = None if newest is None else _parse_file_name(newest)
         except (ValueError, KeyError, TypeError) as exc:
             raise BadConfigError(
-                f"parking_location={self._path!r}: {_OWNER_FILE} is damaged, or another program's: {remedy}"
+                f"parking_location={self._path!r} has a {_OWNER_FILE} that is damaged or from another program. {remedy}"
             ) from exc
         if app != self._app:
             raise BadConfigError(
-                f"parking_location={self._path!r} belongs to app {app!r}, and this is app {self._app!r}: {remedy}"
+                f"parking_location={self._path!r} belongs to app {app!r}, but this is app {self._app!r}. {remedy}"
             )
         if version != VERSION:
             raise BadConfigError(
-                f"parking_location={self._path!r} is in format {version}. This version of acker_redis reads format "
-                f"{VERSION} only. Start the program with the version that wrote it, and drain() it. {_WITHOUT_THEM}"
+                f"parking_location={self._path!r} is in format {version}, but this version of acker_redis reads only format "
+                f"{VERSION}. Start the program with the version that wrote it, and drain() it. {_WITHOUT_THEM}"
             )
 
     def _refuse_to_go_back(self, snapshot_ids: list[SnapshotId], before: int) -> None:
         newest = self._snapshot(max(snapshot_ids, key=lambda snapshot_id: snapshot_id.number))
         messages = newest.message_ids
-        if not messages:  # whatever was parked then is done
+        if not messages:  # all messages parked then are done
             return
         some = ", ".join(map(str, messages[:_MAX_IDS_NAMED])) + (", …" if len(messages) > _MAX_IDS_NAMED else "")
         first = min(snapshot_ids)
         raise BadConfigError(
-            f"parking_location={self._path!r}: the query begins with batch {before}, and what was parked then is not "
-            f"known, as the snapshots are of batch {first.batch_id} and later. {len(messages)} messages are parked "
-            f"({some}); those that came before batch {before} would be lost. Nothing was changed: put a checkpoint back "
-            f"that goes on with batch {first.batch_id + 1} or later. {_WITHOUT_THEM}"
+            f"parking_location={self._path!r} has snapshots of batch {first.batch_id} and later, but the query resumes at "
+            f"batch {before}. {len(messages)} messages are parked ({some}), and those from before batch {before} would be "
+            f"lost. Nothing was changed. Restore a checkpoint that resumes at batch {first.batch_id + 1} or later. "
+            f"{_WITHOUT_THEM}"
         )
 
     def _snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
@@ -326,22 +331,22 @@ class ParkingLocation:
             data = self._read(self._path_of(_file_name(snapshot_id)))
         except Py4JError as exc:
             raise ParkingOutageError(
-                f"parking_location={self._path!r}: the snapshot {_file_name(snapshot_id)} can't be read: {_cause(exc)}. "
-                "Nothing was begun: start again when it can be, or put a copy in its place"
+                f"parking_location={self._path!r}: snapshot {_file_name(snapshot_id)} is unreadable ({_cause(exc)}). "
+                "The query was not started. Restart it once the file is readable, or replace the file with a copy."
             ) from exc
         try:
             return from_parquet(data)
         except (OSError, ValueError, KeyError, TypeError) as exc:
             raise BadConfigError(
-                f"parking_location={self._path!r}: the snapshot {_file_name(snapshot_id)} is damaged ({exc}): put a copy "
-                f"in its place. {_WITHOUT_THEM}"
+                f"parking_location={self._path!r}: snapshot {_file_name(snapshot_id)} is damaged ({exc}). Replace it with "
+                f"a copy. {_WITHOUT_THEM}"
             ) from exc
 
     def _snapshot_ids(self) -> list[SnapshotId]:
         try:
             names = self._file_names(self._folder) if self._files.exists(self._folder) else []
         except Py4JError as exc:
-            raise ParkingOutageError(f"parking_location={self._path!r} can't be read: {_cause(exc)}") from exc
+            raise ParkingOutageError(f"parking_location={self._path!r} is unreadable ({_cause(exc)}).") from exc
         return [_parse_file_name(name) for name in names if _NAME.match(name)]
 
     def _foreign_files(self) -> list[str]:
@@ -361,7 +366,7 @@ class ParkingLocation:
             stream.close()
 
     def _write(self, name: str, data: bytes) -> None:
-        """Write a file whole or not at all; what a process that dies leaves of `query.json` is a whole draft."""
+        """Write a file completely or not at all. A process that dies may leave a complete draft of `query.json`."""
         draft = self._path_of(_draft(name))
         try:
             self._files.mkdirs(self._folder)
@@ -377,29 +382,30 @@ class ParkingLocation:
             self._files.delete(self._path_of(name), False)
             renamed = self._files.rename(draft, self._path_of(name))
         except Py4JError as exc:
-            raise ParkingOutageError(f"parking_location={self._path!r} can't be written: {_cause(exc)}") from exc
+            raise ParkingOutageError(f"parking_location={self._path!r} is not writable ({_cause(exc)}).") from exc
         if not renamed:
             raise ParkingOutageError(
-                f"parking_location={self._path!r}: {name} could not be given its name: can the folder be written?"
+                f"parking_location={self._path!r}: the draft of {name} could not be renamed. Check that the folder is "
+                "writable."
             )
 
     def _remove_draft(self, draft: Any) -> None:
-        """Free what a part of a file takes of a full disk."""
+        """Remove a partly written file, which takes space on a full disk."""
         try:
             self._files.delete(draft, False)
         except Py4JError as exc:
-            log.debug("a draft is left: %s", _cause(exc))
+            log.debug("Could not remove a draft: parking_location=%s error=%s", self._path, _cause(exc))
 
     def _remove(self, snapshot_ids: list[SnapshotId]) -> None:
         try:
             for snapshot_id in snapshot_ids:
                 self._files.delete(self._path_of(_file_name(snapshot_id)), False)
-        except Py4JError as exc:  # the next ones that are written remove them, too
-            log.warning("parking_location=%r: old snapshots can't be removed: %s", self._path, _cause(exc))
+        except Py4JError as exc:  # the next save removes them too
+            log.warning("Could not remove old snapshots: parking_location=%s error=%s", self._path, _cause(exc))
 
 
 def _last_of(snapshot_ids: list[SnapshotId], batch_id: int) -> SnapshotId | None:
-    """Find the latest snapshot of this batch or an earlier one."""
+    """Return the latest snapshot of this batch or an earlier one."""
     return max((snapshot_id for snapshot_id in snapshot_ids if snapshot_id.batch_id <= batch_id), default=None)
 
 

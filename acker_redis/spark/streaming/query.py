@@ -1,8 +1,8 @@
-"""Run one start of a streaming query: its spout, which goes on from micro-batch to micro-batch, and between them.
+"""One start of a streaming query: its spout, which works during and between micro-batches.
 
-The holder of the lock steps the spout: the thread of a micro-batch while there is one, else a thread of this module's,
-so that outcomes are taken, and parked messages go out by themselves where the source is quiet. `query_states` has the
-states of it.
+The holder of the lock steps the spout: the thread of a micro-batch while one runs, else this module's worker thread. So
+outcomes are processed, and parked messages are emitted again, even if the source is quiet. `query_states` defines the
+states.
 """
 
 import logging
@@ -45,35 +45,35 @@ from acker_redis.store.dead_letter import DeadLetter
 log = logging.getLogger("acker_redis.spark")
 
 FEW, QUIET_SECS = 0.01, 0.1
-"""A share of a micro-batch that is not waited for once no outcome came for so long."""
+"""Share of a micro-batch that is no longer waited for, once no outcome has arrived for so many seconds."""
 
 PAUSE_SECS = 0.1
-"""Between micro-batches outcomes are taken so often."""
+"""Interval at which outcomes are processed between micro-batches."""
 
 LOOK_SECS = 1.0
-"""Whether the query is still there is looked at so often."""
+"""Interval at which it is checked that Spark still runs the query."""
 
 LETTERS = 1000
-"""Dead letters that a stream's spout remembers."""
+"""Number of dead letters that the spout of a stream keeps in memory."""
 
 
 @dataclass(frozen=True)
 class StreamStatus:
-    """How a stream stands.
+    """Status of a stream at one moment.
 
     Attributes:
-        batch_id: the last micro-batch that was given, in this process or before; None: none yet.
-        batches: micro-batches that ended since the query was started, in this process.
-        counts: what became of emissions since then.
-        in_flight: messages whose roots are open.
-        parked: messages that left their micro-batch and are not done, by reason and last component of their last attempt; a
-            reason of "" has those in flight for the first time, one of "queued" those that wait for an earlier
-            message of their id.
-        oldest_secs: since when the oldest of them is parked.
-        completed_offsets: by partition, the first offset that is not known to be done; see `Acker.completed_offsets`.
+        batch_id: number of the last micro-batch, in this process or before; None: none yet.
+        batches: number of micro-batches that ended since the query was started in this process.
+        counts: counters of emissions and outcomes since then.
+        in_flight: number of messages whose roots are open.
+        parked: number of messages that left their micro-batch and are not done, by reason and last component of their last
+            attempt. Reason "" means in flight for the first time. Reason "queued" means waiting for an earlier message
+            with the same id.
+        oldest_secs: time for which the oldest of them has been parked, in seconds.
+        completed_offsets: partition -> first offset that is not known to be done; see `Acker.completed_offsets`.
         is_full: whether a micro-batch waits because more than `max_parked` messages are not done, or `max_spout_pending` are
             in flight.
-        error: what ended it, in a line; the next micro-batch or `drain` raises it. None: it goes on.
+        error: error that ended the stream, in one line. The next micro-batch or `drain` raises it. None: no error.
     """
 
     batch_id: int | None = None
@@ -88,11 +88,11 @@ class StreamStatus:
 
 
 class TrackedQuery:
-    """Runs the micro-batches of one start of a query. `QueryStates` has its states, which change under the lock.
+    """Run the micro-batches of one start of a query. `QueryStates` has its states, which change under the lock.
 
     Attributes:
-        run: Spark's id of this start; None: unknown, as no micro-batch came yet.
-        error: what ended it.
+        run: Spark's id of this start; None: unknown until the first micro-batch.
+        error: error that ended the query; None: no error.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class TrackedQuery:
         options: StreamSettings,
         store: ParkingLocation,
     ) -> None:
-        """Prepare the query; nothing is done before `resume`."""
+        """Prepare the query. `resume` starts it."""
         self.run: str | None = None
         self.error: BaseException | None = None
         self._spark, self._pipeline, self._acker, self._url = spark, pipeline, acker, url
@@ -134,10 +134,10 @@ class TrackedQuery:
         self._has_other_columns = False
         self._offsets = CompletedOffsets({})
 
-    # -- the calls of the handler
+    # -- calls of TrackedBatches
 
     def resume(self, before: int) -> None:
-        """Go on with what was parked when a micro-batch begins, or would begin, and begin to work between them.
+        """Restore the messages parked before a micro-batch, and start to work between micro-batches.
 
         Raises:
             BadConfigError: the parking location is damaged.
@@ -151,7 +151,7 @@ class TrackedQuery:
             self._rows.stream = None if java is None else java.analyzedPlan().schema().json()
             if snapshot is not None:
                 self._restore(snapshot)
-        except BaseException as exc:  # let go of the lane, for another start
+        except BaseException as exc:  # release the lane for another start
             self._close(QueryState.ENDED, exc)
             raise
         self._batch_id = before - 1
@@ -163,7 +163,7 @@ class TrackedQuery:
         """Run a micro-batch: emit its messages, and park those without an outcome.
 
         Raises:
-            AckerError: it broke off; the query can't go on.
+            AckerError: the micro-batch failed, and the query can't continue.
         """
         with self._lock:
             self._raise_error()
@@ -176,23 +176,24 @@ class TrackedQuery:
                 finally:
                     batch.unpersist()
             except BaseException as exc:
-                error = StoppedError(f"the query was stopped: {exc}") if self._was_stopped() else exc
+                error = StoppedError(f"The query was stopped. Error: {exc}") if self._was_stopped() else exc
                 self._break_off(error, QueryState.ENDED)
                 raise
             self._work_between_batches()
 
     def drain(self, timeout_secs: float) -> None:
-        """Work until nothing is left, or for so long, and save what is left.
+        """Work until nothing is left or the time is over, and save the rest.
 
         Raises:
-            AckerError: it broke off; or a micro-batch was under way for so long, and nothing was done here.
+            AckerError: the query failed; or a micro-batch was running all that time, so nothing was done here.
         """
         deadline = time.monotonic() + timeout_secs
-        # Between micro-batches others hold the lock for a moment only.
+        # Between micro-batches the lock is held only briefly.
         if not self._lock.acquire(timeout=min(max(timeout_secs, LOOK_SECS), threading.TIMEOUT_MAX)):
             raise AckerError(
-                f"drain(timeout_secs={timeout_secs}) has not begun: a micro-batch or an emission was under way all that time. "
-                "Nothing is lost, and nothing more was done or saved. Stop the query first, or give more time"
+                f"drain(timeout_secs={timeout_secs}) could not start, because a micro-batch or an emission was running all "
+                "that time. Nothing is lost, and nothing more was done or saved. Stop the query first, or set a longer "
+                "timeout_secs."
             )
         try:
             self._raise_error()
@@ -215,12 +216,12 @@ class TrackedQuery:
             self._lock.release()
 
     def stop(self) -> None:
-        """Let a micro-batch that is under way break off, and a `drain` end; don't wait for that."""
+        """Request that a running micro-batch or `drain` stops, without waiting for it."""
         self._states.request_stop()
 
     def end(self) -> None:
-        """Save, and end: another start of the query takes over."""
-        self.stop()  # a micro-batch that has the lock may wait for outcomes that never come
+        """Save and end, so that another start of the query can take over."""
+        self.stop()  # a micro-batch with the lock may wait for outcomes forever
         with self._lock:
             if not self._states.is_over:
                 try:
@@ -231,17 +232,17 @@ class TrackedQuery:
 
     @property
     def is_over(self) -> bool:
-        """Return True if it has ended, and its caller knows."""
+        """Whether the query has ended, and its caller was notified."""
         return self._states.state is QueryState.ENDED
 
     @property
     def is_active(self) -> bool:
-        """Whether Spark runs the query, and does not end it just now."""
+        """Whether Spark runs the query and isn't stopping it."""
         java = active_query(self._spark, self._store.query, self.run)
         return java is not None and bool(java.isActive())
 
     def status(self) -> StreamStatus:
-        """Tell how the stream stands; any thread may ask."""
+        """Return the status of the stream. Thread-safe."""
         oldest_ms = min((row.since_ms for row in self._messages.rows()), default=None)
         return StreamStatus(
             batch_id=self._batch_id if self._batch_id >= 0 else None,
@@ -255,7 +256,7 @@ class TrackedQuery:
             error=None if self.error is None else f"{type(self.error).__name__}: {line_of(self.error)}",
         )
 
-    # -- a start, and the end
+    # -- start and end
 
     def _restore(self, snapshot: Snapshot) -> None:
         options = self._options
@@ -271,32 +272,33 @@ class TrackedQuery:
         if snapshot.stream != self._rows.stream and len(snapshot.attempts):
             self._has_other_columns = True
             log.info(
-                "the columns of the stream of app %r have changed: what is parked gets them with the first micro-batch, and "
-                "goes out then", self._acker.config.app,
+                "Columns of the stream changed, so parked messages wait for the first micro-batch, which converts them: app=%s",
+                self._acker.config.app,
             )  # fmt: skip
 
     def _raise_error(self) -> None:
-        """Raise what ended it between micro-batches."""
+        """Raise the error that ended the query between micro-batches."""
         if self.error is not None:
             if self._states.state is QueryState.FAILED:
                 self._states.move_to(QueryState.ENDED)
             raise AckerError(
-                f"the stream broke off between micro-batches, and nothing was lost: {line_of(self.error)}"
+                "The stream failed between micro-batches. Nothing was lost. Fix the cause and restart the query. "
+                f"Error: {line_of(self.error)}"
             ) from self.error
 
     def _raise_stopped(self) -> None:
         if self._states.stop_requested:
-            raise StoppedError("TrackedBatches was closed in the middle of a micro-batch, which Spark will give again")
+            raise StoppedError("TrackedBatches was closed during a micro-batch. Spark will run it again at the next start.")
 
     def _was_stopped(self) -> bool:
-        """Return True if the query was stopped in the middle of a micro-batch: what broke off is not to blame."""
+        """Return True if Spark stopped the query during a micro-batch, so its error is only a consequence."""
         try:
             return not self.is_active
         except Py4JError:
             return False
 
     def _break_off(self, error: BaseException, state: QueryState) -> None:
-        """End with an error, which is raised by the caller, or is to be raised by the next call, as the state says."""
+        """End with an error. The caller raises it, or, in the state FAILED, the next call does."""
         self.error = error
         self._rows.discard_batch()
         if isinstance(error, ServerUnavailableError):
@@ -334,7 +336,7 @@ class TrackedQuery:
         self._loop.hurry()
         if (
             not len(ids) and not messages.in_spout
-        ):  # what the pipeline does of nothing is still done, and has to be right
+        ):  # an empty micro-batch still runs the pipeline, which must be correct
             self._runner(column).run(self._spout.state.empty_emission(), self._rows, frame.sparkSession, self._batch_id)
         self._wait_for_outcomes(ids, before)
         with own_errors(), described(batch.sparkSession, f"rows to park of {key}, batch {batch_id}"):
@@ -346,11 +348,11 @@ class TrackedQuery:
         self._quiet_since = time.monotonic()
 
     def _wait_for_outcomes(self, ids: Int64Array, before: Int64Array) -> None:
-        """Emit what is new and what is due, and wait for outcomes of what is new as long as that is worth while."""
+        """Emit new and due messages, and wait for outcomes of the new ones while that is worthwhile."""
         options, messages = self._options, self._messages
         began = emitted_at = outcome_at = time.monotonic()
         while True:
-            # What failed waits for a later batch. What broke its emission is searched for in this one.
+            # Failed messages wait for a later batch. A poison message is searched for in this one.
             is_too_much = self._loop.emission is None and messages.left > options.max_parked
             self._step(only_due_by=None if is_too_much else began)
             now = time.monotonic()
@@ -381,32 +383,32 @@ class TrackedQuery:
             return
         self._states.move_to(QueryState.BATCH_FULL)
         log.warning(
-            "batch %d of app %r waits: %d messages are not done, of which %d are in flight, with max_parked=%d and "
-            "max_spout_pending=%s; parked are %s",
-            self._batch_id, self._acker.config.app, self._messages.left, self._spout.pending, self._options.max_parked,
+            "Micro-batch waits, as too many messages are not done or in flight: app=%s batch=%d not_done=%d in_flight=%d "
+            "max_parked=%d max_spout_pending=%s parked=%s",
+            self._acker.config.app, self._batch_id, self._messages.left, self._spout.pending, self._options.max_parked,
             self._options.max_spout_pending, self._messages.counts(),
         )  # fmt: skip
 
     # -- between micro-batches
 
     def _work_between_batches(self) -> None:
-        """Begin to work between micro-batches, or go on; under the lock, but for the start."""
+        """Start or continue to work between micro-batches. Needs the lock, except at the start."""
         self._states.move_to(QueryState.BETWEEN_BATCHES)
         if self._worker is None:
             self._worker = threading.Thread(target=self._work, name="acker-stream", daemon=True)
             self._worker.start()
 
     def _work(self) -> None:
-        """Run in the worker thread, which ends with the query."""
+        """Run the worker thread, which ends with the query."""
         while not self._states.wait_until_over(PAUSE_SECS):
             with self._lock:
                 if self._states.state is QueryState.BETWEEN_BATCHES:
                     try:
                         self._step_between_batches()
                     except BaseException as exc:
-                        if not isinstance(exc, ClosedError):  # else the program closed the acker, and is done with it
+                        if not isinstance(exc, ClosedError):  # else the program closed the acker on purpose
                             log.exception(
-                                "the stream of app %r broke off between micro-batches", self._acker.config.app
+                                "Stream failed between micro-batches: app=%s", self._acker.config.app
                             )
                         self._break_off(exc, QueryState.FAILED)
                 if self._states.state is not QueryState.BETWEEN_BATCHES:
@@ -414,14 +416,14 @@ class TrackedQuery:
                     return
 
     def _step_between_batches(self) -> None:
-        """Take outcomes, emit what is due, and save; or rest, as Spark doesn't run the query any more."""
+        """Process outcomes, emit due messages, and save. Rest if Spark no longer runs the query."""
         now = time.monotonic()
         if now - self._looked_at > LOOK_SECS:
             self._looked_at = now
             if not self.is_active:
                 self._finish_emission()
                 self._save_at_last()
-                self._loop.rest()  # a `drain` may come
+                self._loop.rest()  # until a `drain`
                 self._states.move_to(QueryState.RESTING)
                 return
         is_fit = self._batches > 0 or not self._has_other_columns
@@ -450,19 +452,19 @@ class TrackedQuery:
         if self._states.in_batch and now - self._looked_at > LOOK_SECS:
             self._looked_at = now
             if not self.is_active:
-                raise StoppedError("the query was stopped in the middle of a micro-batch, which Spark will give again")
+                raise StoppedError("The query was stopped during a micro-batch. Spark will run it again at the next start.")
 
     def _finish_emission(self) -> None:
         while self._loop.emission is not None:
             self._loop.step(may_emit=False)
 
     def _emit(self, emission: Emission) -> None:
-        """Run an emission, in the emitter's thread."""
+        """Run an emission in the emitter's thread."""
         try:
             self._run_emission(emission)
         except Exception:
-            if self._states.in_batch and not self.is_active:  # Spark has ended its jobs: no trace of that is of use
-                raise StoppedError("the query was stopped in the middle of an emission") from None
+            if self._states.in_batch and not self.is_active:  # Spark cancelled its jobs, so their traceback is of no use
+                raise StoppedError("The query was stopped during an emission.") from None
             raise
 
     def _emit_in_session(self, emission: Emission) -> None:
@@ -477,12 +479,12 @@ class TrackedQuery:
     # -- calls of the spout
 
     def _payloads(self, ids: list[int]) -> list[bytes | None]:
-        """Give messages for dead letters; where Spark ended this with the query, the next start writes the letters."""
+        """Return payloads for dead letters. If Spark stops the query meanwhile, the next start writes the letters."""
         try:
             return self._rows.payloads(ids)
         except Exception:
             if self._states.in_batch and not self.is_active:
-                raise StoppedError("the query was stopped while messages of dead letters were read") from None
+                raise StoppedError("The query was stopped while messages of dead letters were read.") from None
             raise
 
     def _load_replays(self, letters: list[DeadLetter]) -> list[int] | None:
@@ -492,7 +494,7 @@ class TrackedQuery:
         return self._rows.is_exact(letter)
 
     def _on_done(self, ids: Int64Array) -> None:
-        """Let go of messages that were acked or are kept as dead letters."""
+        """Remove messages that were acked or are kept as dead letters."""
         if self._options.on_messages_done is not None:
             self._options.on_messages_done(ids)
         following = self._messages.done(ids)
@@ -500,14 +502,14 @@ class TrackedQuery:
             self._spout.add(np.array(following, np.int64))
 
     def _on_letters(self, letters: list[DeadLetter]) -> None:
-        """Note dead letters that were written, but those of replays: a replayed message is nowhere else."""
+        """Record dead letters that were written, except replayed ones: nothing else has a replayed message."""
         replaying = set(self._spout.replaying)
         self._writer.note_letters([letter for letter in letters if letter.message_id not in replaying])
 
-    # -- what is kept
+    # -- completed offsets and snapshots
 
     def _publish_completed_offsets(self) -> None:
-        """Write completed offsets for other programs; what does not get through now does with the next."""
+        """Publish completed offsets for other programs. After an outage, the next call publishes them."""
         if self._options.ids.id_column is not None:
             return
         gone = self._offsets.update(self._messages.left_ids())
@@ -515,24 +517,27 @@ class TrackedQuery:
         try:
             app_of(self._acker).write_completed_offsets(changed, gone, spout_id=self._options.spout_id)
         except ServerUnavailableError as exc:
-            log.warning("completed offsets are not published now: %s", exc)
+            log.warning("Could not publish completed offsets, will retry: app=%s error=%s", self._acker.config.app, exc)
             return
         self._offsets.mark_published(changed)
 
     def _save(self) -> None:
-        """Save what is parked, if it changed. Where it can't be saved now, take outcomes until it can.
+        """Save parked messages if they changed. During an outage, process outcomes until saving works.
 
         Raises:
-            AckerError: it can't be saved for ten minutes.
+            AckerError: saving has failed for ten minutes.
         """
         while not self._try_to_save():
             self._step(may_emit=False)
 
     def _save_at_last(self) -> None:
-        """Save what is parked, and don't wait: the last micro-batch's snapshot has all of it, and what was done since."""
+        """Save parked messages without waiting.
+
+        If that fails, the last snapshot still has all of them, with those that were done since.
+        """
         if not self._try_to_save():
             log.warning(
-                "what was done since the last micro-batch of app %r is done again at the next start, as it can't be saved now",
+                "Could not save parked messages, so the next start repeats the work since the last micro-batch: app=%s",
                 self._acker.config.app,
             )
 
@@ -541,16 +546,16 @@ class TrackedQuery:
 
 
 def active_query(spark: SparkSession, query: str | None, run: str | None = None) -> Any:
-    """Find the query of this id that Spark runs now, of this start where it is given; None: it runs none, or is stopping.
+    """Find the running query with this id, and this start if `run` is set; None: it isn't running, or is stopping.
 
     Raises:
-        BadConfigError: the session has no JVM of its own.
+        BadConfigError: the session is Spark Connect's.
     """
     if query is None:
         return None
     java = getattr(spark, "_jsparkSession", None)
     if java is None:
-        raise BadConfigError("TrackedBatches needs a session with a JVM of its own, not Spark Connect")
+        raise BadConfigError("TrackedBatches does not work with Spark Connect. Use a session with its own JVM.")
     uuid = java_class(spark.sparkContext, "java.util.UUID").fromString(query)
     active = java.sharedState().activeStreamingQueries().get(uuid)
     if active is None or not active.isActive():

@@ -1,4 +1,4 @@
-"""Convert parked rows to the present columns of the stream: by name, a new one is null, nothing else may change."""
+"""Conversion of parked rows to the stream's current columns: by name, with nulls for new columns."""
 
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -8,16 +8,16 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 from acker_redis.errors import BadConfigError
 
 Converter: TypeAlias = Callable[[Any], Any]
-"""Makes a value, as `row_codec` packs it, one of the type of now."""
+"""Function that converts a value, as `row_codec` packs it, to its current type."""
 
-_WAY_OUT = "start the program as it was, and drain() it first"
+_WAY_OUT = "Start the previous version of the program and drain() it first."
 
 
 def row_converter(old: StructType, new: StructType, *, case_sensitive: bool) -> Converter | None:
-    """Give what converts rows of `old` to `new`, whose columns may all be null; None: they are the same.
+    """Build the converter from rows of `old` to `new`, whose columns are all nullable; None: no change.
 
     Raises:
-        BadConfigError: a column changed its type, or it can't be told which one it was.
+        BadConfigError: a column changed its type, or its old name is ambiguous.
     """
     return _struct(old, new, "", case_sensitive)
 
@@ -55,10 +55,10 @@ def _value(old: DataType, new: DataType, name: str, case_sensitive: bool) -> Con
         if convert_key is None and convert_value is None:
             return None
         return lambda value: [(_converted(key, convert_key), _converted(item, convert_value)) for key, item in value]
-    if old == new or (isinstance(old, StringType) and isinstance(new, StringType)):  # a text is that in any collation
+    if old == new or (isinstance(old, StringType) and isinstance(new, StringType)):  # a string is one in any collation
         return None
     raise BadConfigError(
-        f"column {name!r} was {old.simpleString()} in the rows that are parked, and is {new.simpleString()} now: {_WAY_OUT}"
+        f"Column {name!r} is {old.simpleString()} in parked rows, but {new.simpleString()} in the stream now. {_WAY_OUT}"
     )
 
 
@@ -67,7 +67,7 @@ def _converted(value: Any, convert: Converter | None) -> Any:
 
 
 def _old_positions(old: StructType, new: StructType, within: str, case_sensitive: bool) -> list[int | None]:
-    """Find for each present field its place before: that of the same spelling, else of the same name in another case."""
+    """Find the old position of each field, by the same spelling, else by the name in another case."""
     exact = {name: at for at, name in enumerate(old.names)}
     others = [at for at, name in enumerate(old.names) if name not in new.names]
     places = [exact.get(name) for name in new.names]
@@ -80,12 +80,13 @@ def _old_positions(old: StructType, new: StructType, within: str, case_sensitive
         rivals = [rival for rival in new.names if rival not in exact and rival.lower() == name.lower()]
         if len(like) > 1 or len(rivals) > 1:
             raise BadConfigError(
-                f"columns {[within + old.names[at] for at in like]} of the rows that are parked are "
-                f"{[within + rival for rival in rivals]} now, and case alone can't tell which is which: {_WAY_OUT}"
+                f"Columns {[within + old.names[at] for at in like]} of parked rows and "
+                f"{[within + rival for rival in rivals]} of the stream now differ only in case, so it is ambiguous which "
+                f"is which. {_WAY_OUT}"
             )
         places[row] = like[0]
     return places
 
 
 def _null(name: str) -> BadConfigError:
-    return BadConfigError(f"column {name!r} can't be null now, and may be in the rows that are parked: {_WAY_OUT}")
+    return BadConfigError(f"Column {name!r} is not nullable now, but may be null in parked rows. {_WAY_OUT}")

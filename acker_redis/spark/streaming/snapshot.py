@@ -1,4 +1,4 @@
-"""Define a snapshot of what a stream has parked, and its Parquet file: one row per message."""
+"""Snapshots of the parked messages of a stream, and their Parquet files with one row per message."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from acker_redis.spout.in_flight import Attempts
 from acker_redis.spout.state import Cause
 
 VERSION = 4
-"""Of the format of the parking location. Other versions are refused."""
+"""Version of the parking location's format. Other versions are refused."""
 
 _COLUMNS = pa.schema([
     ("id", pa.int64()), ("attempts", pa.int64()), ("exempted", pa.int32()), ("losses", pa.int16()),
@@ -29,8 +29,8 @@ class ParkedRow(NamedTuple):
     """The row of a parked message.
 
     Attributes:
-        since_ms: when it was parked, by that machine's clock, for people.
-        data: as `row_codec` packs it.
+        since_ms: time at which it was parked, by that machine's clock, in milliseconds; only for display.
+        data: row as packed by `row_codec`.
     """
 
     since_ms: int
@@ -39,17 +39,17 @@ class ParkedRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Hold all that is parked, as `ParkedMessages` gives it.
+    """All parked messages, as `ParkedMessages` returns them.
 
     Attributes:
-        attempts: the next ones, of messages that were emitted.
-        delays_secs: until each is due, from now or from when this is loaded: no clock decides.
-        causes: that `attempts.cause_numbers` counts in.
-        rows: of each of the attempts.
-        queued: messages that were not emitted, as an earlier one of their id was not done, in their order.
-        schema: of the rows.
-        id_column: of the message ids among them.
-        stream: the columns of the stream then, as JSON: the rows may have others; None: not known.
+        attempts: next attempts of messages that were emitted.
+        delays_secs: delay until each attempt is due, in seconds, from now or from loading, independent of any clock.
+        causes: list that `attempts.cause_numbers` indexes.
+        rows: row of each attempt.
+        queued: messages that were not emitted because an earlier one with the same id was not done, in order.
+        schema: schema of the rows.
+        id_column: name of the message id column.
+        stream: columns of the stream at that time, as JSON, which may differ from those of the rows; None: unknown.
     """
 
     attempts: Attempts
@@ -62,17 +62,17 @@ class Snapshot:
     stream: str | None = None
 
     def __len__(self) -> int:
-        """Count the messages that are parked."""
+        """Return the number of parked messages, with queued ones."""
         return len(self.attempts) + len(self.queued)
 
     @property
     def message_ids(self) -> list[int]:
-        """Ids of all messages that are parked; those of queued ones again."""
+        """Ids of all parked messages. The id of a queued message is repeated."""
         return [*self.attempts.message_ids.tolist(), *(message for message, _ in self.queued)]
 
 
 def to_parquet(snapshot: Snapshot) -> bytes:
-    """Make a file of a snapshot."""
+    """Convert a snapshot to the bytes of a Parquet file."""
     attempts, queued = snapshot.attempts, snapshot.queued
     causes = [snapshot.causes[number] for number in attempts.cause_numbers.tolist()]
     zeros = [0] * len(queued)
@@ -104,7 +104,7 @@ def from_parquet(data: bytes) -> Snapshot:
     """Read a snapshot from a file's bytes.
 
     Raises:
-        OSError, ValueError, KeyError, TypeError: it is damaged.
+        OSError, ValueError, KeyError, TypeError: the file is damaged.
     """
     table = pq.read_table(io.BytesIO(data), page_checksum_verification=True)
     metadata = table.schema.metadata

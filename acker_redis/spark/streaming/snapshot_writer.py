@@ -1,4 +1,4 @@
-"""Writes what a stream has parked into its parking location: when it has changed, and again after an outage."""
+"""Writer of a stream's snapshots: after changes, and again after an outage."""
 
 import logging
 import time
@@ -14,21 +14,21 @@ from acker_redis.store.dead_letter import DeadLetter
 log = logging.getLogger("acker_redis.spark")
 
 SAVE_SECS = 1.0
-"""Between micro-batches a change is written so often at most."""
+"""Shortest interval between two writes outside micro-batches."""
 
 
 class SnapshotWriter:
-    """Keeps the newest snapshot up to date; one thread at a time may use it."""
+    """Keep the newest snapshot up to date. One thread at a time may use it."""
 
     def __init__(
         self, store: ParkingLocation, messages: ParkedMessages, snapshot: Callable[[], Snapshot | None]
     ) -> None:
-        """Prepare the writer; nothing is written yet.
+        """Prepare the writer without writing.
 
         Args:
-            store: of the parking location.
-            messages: tell by their version whether there is something to write.
-            snapshot: gives what is to be written; None: there is nothing yet.
+            store: parking location.
+            messages: parked messages, whose version shows whether they changed.
+            snapshot: function that creates the snapshot; it returns None if no row was seen yet.
         """
         self._store, self._messages, self._snapshot = store, messages, snapshot
         self._saved_version: tuple[int, int, int] | None = None
@@ -37,28 +37,28 @@ class SnapshotWriter:
         self._unsaved_letters: list[str] = []
 
     def mark_saved(self) -> None:
-        """Note that the newest snapshot has all that is parked now."""
+        """Record that the newest snapshot has all messages parked now."""
         self._saved_version = self._messages.version
 
     def note_letters(self, letters: list[DeadLetter]) -> None:
-        """Note dead letters that were written. Until a snapshot is, another start is given their messages again."""
+        """Record dead letters that were written. Until the next snapshot, a restart gets their messages again."""
         self._unsaved_letters += [letter.entry_id for letter in letters]
 
     def is_due(self) -> bool:
-        """Return True if the last try is SAVE_SECS ago."""
+        """Return True if the last try was more than SAVE_SECS ago."""
         return time.monotonic() - self._tried_at > SAVE_SECS
 
     def try_to_save(self, batch_id: int, *, in_batch: bool) -> bool:
-        """Write a snapshot if anything has changed; return False if that has to be tried again, as there is an outage.
+        """Write a snapshot if messages changed. Return False if an outage requires another try.
 
-        To be called with no emission under way, and no message of a micro-batch that was not emitted yet.
+        Call this only while no emission is running and every message of the micro-batch has been emitted.
 
         Args:
-            batch_id: the last micro-batch.
-            in_batch: whether that still runs, so that Spark has not committed it.
+            batch_id: number of the last micro-batch.
+            in_batch: whether it is still running, so that Spark has not committed it.
 
         Raises:
-            AckerError: the outage lasts too long.
+            AckerError: the outage lasted too long.
             BadConfigError: another process writes into the parking location.
             ParkingLocationDeletedError: the parking location was deleted.
         """
@@ -82,14 +82,17 @@ class SnapshotWriter:
         return True
 
     def delete_unsaved_letters(self, acker: Acker) -> None:
-        """Delete dead letters whose messages the next start is given again; else they would get another one each time."""
+        """Delete dead letters whose messages the next start gets again, so that they don't get another letter."""
         try:
             if self._unsaved_letters:
                 acker.dead_letters.delete(self._unsaved_letters)
         except AckerError as exc:
-            log.warning("%d dead letters may stand twice: %s", len(self._unsaved_letters), exc)
+            log.warning(
+                "Could not delete unsaved dead letters, so they may be written twice: letters=%d error=%s",
+                len(self._unsaved_letters), exc,
+            )  # fmt: skip
         self.forget_letters()
 
     def forget_letters(self) -> None:
-        """Leave the dead letters as they are."""
+        """Keep the noted dead letters in Redis."""
         self._unsaved_letters = []

@@ -1,4 +1,4 @@
-"""Run micro-batches of Structured Streaming: what does not settle leaves its batch, and is parked until it does."""
+"""Micro-batches of Structured Streaming, in which messages that aren't done are parked."""
 
 import logging
 import threading
@@ -25,25 +25,26 @@ __all__ = ["StreamStatus", "TrackedBatches"]
 log = logging.getLogger("acker_redis.spark")
 
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"
-"""Properties that Spark sets in the thread of a query: its id, which it keeps over restarts, and that of this start."""
+"""Properties that Spark sets in a query's thread: the query id, which survives restarts, and the id of this start."""
 
 
 class TrackedBatches:
-    """The function for `DataStreamWriter.foreachBatch`: every message of the stream goes through the pipeline.
+    """Function for `DataStreamWriter.foreachBatch` that runs a pipeline over every message of a stream.
 
         batches = TrackedBatches(pipeline, acker=acker, ids="id", parking_location="orders/parked")
         stream.writeStream.foreachBatch(batches).option("checkpointLocation", "orders/checkpoint").start()
 
-    A micro-batch runs the pipeline over its messages, waits a little for their outcomes, and returns, so that Spark commits
-    it. What failed, or has no outcome yet, is parked: its rows are kept in the driver's memory and in the parking location,
-    and go out again with a later micro-batch, or by themselves when none comes for `batch_wait_secs`. So a message that
-    hangs or fails holds up no other. An object serves one query at a time, and another when that has ended.
+    A micro-batch runs the pipeline over its messages, waits briefly for their outcomes, and returns, so that Spark commits
+    it. Messages that failed or have no outcome yet are parked: their rows are kept in the driver's memory and in the parking
+    location. They are emitted again with a later micro-batch, or on their own if none arrives for `batch_wait_secs`. So a
+    message that hangs or fails never blocks others. An object serves one query at a time, and may serve another once that
+    has ended.
 
-    Guarantee: every message of a batch that Spark commits was acked, is a dead letter, or is parked, whenever the
-    driver dies; a start of the query under the same checkpoint and parking location goes on with what is parked. A
-    message that is not done when another one of its id comes goes first; the other waits behind it. Not guaranteed:
-    that work is done once; sinks have to be idempotent by message. What a micro-batch writes is not what Spark gave
-    under its number alone: don't overwrite by `Tracker.batch_id`.
+    Guarantee: every message of a batch that Spark commits was acked, is a dead letter, or is parked, no matter when the
+    driver dies. A start of the query with the same checkpoint and parking location resumes with the parked messages.
+    Messages with the same id are processed one at a time, in arrival order. Not guaranteed: that work is done only once.
+    Sinks have to be idempotent by message. A micro-batch also writes messages of earlier ones, so don't overwrite by
+    `Tracker.batch_id`.
     """
 
     def __init__(
@@ -64,36 +65,37 @@ class TrackedBatches:
         executor_url: str | None = None,
         on_messages_done: Callable[[Int64Array], object] | None = None,
     ) -> None:
-        """Check the settings, and the parking location, before the query starts.
+        """Check the settings and the parking location before the query starts.
 
         Args:
-            pipeline: called once per emission with a tracker and the tracked messages; has to run its sinks before it
-                returns.
-            acker: of this process, which takes the outcomes.
-            parking_location: folder for what is parked, on any file system that Spark writes to; of this query alone,
-                and kept like its checkpoint. Made if the query is new.
-            ids: integer column of message ids, not null; or `MessageIds.offsets(...)`, without progress, as Spark's
-                checkpoint has it. None: made of columns `file` and `row`.
-            retry: when to emit again; see `RetryPolicy`. Messages that kill their workers while nothing else gets
-                through are parked, and no attempt counts, until something has.
-            stop_if_all_fail: end with `OperatorBrokenError` where 20 messages failed by an exception that the pipeline does
-                not declare, in an operator that has processed none. A micro-batch whose first 20 messages are bad ends the
-                query at every start; False lets them become dead letters.
-            dead_letter_bytes: a dead letter keeps its message, as JSON, if it is not longer; 0: its id only. At most 1 MiB.
-            max_spout_pending: at most so many messages in flight.
-            max_parked: at most so many messages are not done when a micro-batch ends. It waits for that, and says so in the
-                log and in `status`.
-            batch_wait_secs: a micro-batch waits so long for outcomes at most.
-            emit_timeout_secs: the jobs of an emission are cancelled after so long, and it goes out again in parts, until a
-                message whose work never ends is alone. Has to be longer than the jobs of a micro-batch take. None: never.
+            pipeline: function that is called once per emission with a tracker and the tracked messages. It must run its
+                sinks before it returns.
+            acker: acker of this process, which receives the outcomes.
+            parking_location: folder for parked messages, on any file system that Spark writes to. Use it for this query
+                only, and keep it like its checkpoint. It is created if the query is new.
+            ids: name of an integer column with message ids, not null; or `MessageIds.offsets(...)`, without progress, which
+                is in Spark's checkpoint. None: ids are derived from the columns `file` and `row`.
+            retry: policy for emitting again; see `RetryPolicy`. Messages that kill their workers while no other message
+                succeeds are parked. Their attempts don't count until some message succeeds.
+            stop_if_all_fail: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
+                pipeline doesn't declare, in an operator that has processed none. A micro-batch whose first 20 messages are
+                bad then ends the query at every start. False: they become dead letters.
+            dead_letter_bytes: longest message that a dead letter keeps as JSON, in bytes, at most 1 MiB; 0: only its id.
+            max_spout_pending: limit on messages in flight. None: no limit.
+            max_parked: limit on messages that are not done when a micro-batch ends. The micro-batch waits until they are
+                few enough, and reports that in the log and in `status`.
+            batch_wait_secs: longest time that a micro-batch waits for outcomes, in seconds.
+            emit_timeout_secs: time after which the jobs of an emission are cancelled, in seconds. The emission is then
+                retried in parts until a message whose work never ends is alone. Must be longer than the jobs of a
+                micro-batch take. None: no timeout.
             spout_id: owner of the roots; see `Spout`.
-            executor_url: the acker's server as executors reach it, where that is not as this process does.
-            on_messages_done: called with the ids of messages that were acked or are kept as dead letters. Where it raises it
-                is called again with the same ids, twice; then the query ends.
+            executor_url: URL of the acker's server for executors, if theirs differs from this process's.
+            on_messages_done: function that is called with the ids of messages that were acked or are kept as dead letters.
+                If it raises, it is called again with the same ids, up to twice; then the query ends.
 
         Raises:
-            BadConfigError: a setting is out of range or of another type; there is no SparkSession; the parking location is
-                another app's, or damaged; an executor does not find the acker by `executor_url`.
+            BadConfigError: a setting is out of range or of the wrong type; there is no SparkSession; the parking location
+                belongs to another app or is damaged; or an executor can't reach the acker with `executor_url`.
         """
         settings = run_settings(
             "TrackedBatches", pipeline, acker=acker, executor_url=executor_url, spout_id=spout_id, retry=retry,
@@ -103,18 +105,18 @@ class TrackedBatches:
         checked_ids = message_ids("TrackedBatches", ids)
         if checked_ids.progress is not None:
             raise BadConfigError(
-                "TrackedBatches: ids have a progress file, and the progress of a stream is in its checkpoint. Leave progress= "
-                "out"
+                "TrackedBatches: ids have a progress file, but the progress of a stream is in its checkpoint. Omit "
+                "progress=."
             )
         if not isinstance(parking_location, str) or not parking_location:
-            raise BadConfigError(f"TrackedBatches: parking_location={parking_location!r} is no folder. Give its path")
+            raise BadConfigError(f"TrackedBatches: parking_location={parking_location!r} is not a path. Pass the path of a folder.")
         check_finite("batch_wait_secs", batch_wait_secs)
         if isinstance(max_parked, bool) or not isinstance(max_parked, int) or max_parked < 0:
-            raise BadConfigError(f"max_parked={max_parked!r}: use an integer of 0 or more")
+            raise BadConfigError(f"max_parked={max_parked!r} is out of range. Use an integer of 0 or more.")
         try:
             spark = SparkSession.active()
         except PySparkRuntimeError as exc:
-            raise BadConfigError("TrackedBatches needs a SparkSession: make it first") from exc
+            raise BadConfigError("TrackedBatches needs an active SparkSession. Create one first.") from exc
         self._spark, self._pipeline, self._acker, self._url = spark, pipeline, acker, settings.url(spark)
         self._settings = StreamSettings(
             **vars(settings), ids=checked_ids, max_parked=max_parked, batch_wait_secs=batch_wait_secs,
@@ -127,29 +129,33 @@ class TrackedBatches:
         store = self._open_store()
         committed = None if store.query is None else store.committed()
         if committed is not None:
-            store.load(committed + 1)  # a parking location that the query can't go on with is refused here
+            store.load(committed + 1)  # refuse an unusable parking location here
         if store.has_snapshots:
             threading.Thread(target=self._wait_for_query, name="acker-stream-wait", daemon=True).start()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
-        """Run a micro-batch; Spark calls this.
+        """Run a micro-batch. Spark calls this.
 
         Raises:
-            BadConfigError: the parking location is another query's, or missing; nothing was emitted.
-            NotExactError: the pipeline ran no sink, or drops or copies rows otherwise than by the tracker's operators.
+            BadConfigError: the parking location belongs to another query, or is missing. Nothing was emitted.
+            NotExactError: the pipeline ran no sink, or rows were dropped or copied by other means than the tracker's
+                operators.
             OperatorBrokenError: see `stop_if_all_fail`.
-            AckerError: the server can't be reached for too long; or the stream broke off before this micro-batch.
-            Exception: what the pipeline function raised in the driver.
+            AckerError: the server was unreachable for too long, or the stream failed before this micro-batch.
+            Exception: the pipeline function raised it in the driver.
         """
         self._query_of_batch(batch.sparkSession, batch_id).process_batch(batch, batch_id)
 
     def drain(self, timeout_secs: float) -> StreamStatus:
-        """Work on what is parked, and on dead letters to replay, until all is done, or for so long.
+        """Process parked messages, and dead letters to replay, until all are done or the time is over.
 
-        After `trigger(availableNow=True)`, or for shutting down. What is left stays parked for the next start.
+        Call it after `trigger(availableNow=True)`, or to shut down. Messages that are left stay parked for the next start.
+
+        Args:
+            timeout_secs: longest time to work, in seconds.
 
         Raises:
-            AckerError: as in a micro-batch; or a micro-batch was under way for so long, and nothing was done here.
+            AckerError: same as in a micro-batch; or a micro-batch was running all that time, so nothing was done here.
 
         >>> batches.drain(timeout_secs=60).parked
         {}
@@ -164,7 +170,7 @@ class TrackedBatches:
         return self.status()
 
     def status(self) -> StreamStatus:
-        """Tell how the stream stands; any thread may ask.
+        """Return the status of the stream. Thread-safe.
 
         >>> batches.status().in_flight
         0
@@ -173,13 +179,13 @@ class TrackedBatches:
         return StreamStatus() if query is None else query.status()
 
     def close(self) -> None:
-        """Stop the work between micro-batches; what is parked stays so.
+        """Stop the work between micro-batches. Parked messages stay parked.
 
             with TrackedBatches(pipeline, acker=acker, parking_location="orders/parked") as batches:
                 orders.writeStream.foreachBatch(batches).start().awaitTermination()
 
-        The end of a `with` block does so, too. An emission under way is brought to its end first. A micro-batch under way
-        breaks off, and its query ends with a `StoppedError`; Spark gives that batch again at the next start.
+        Leaving a `with` block calls it. A running emission is finished first. A running micro-batch is aborted, and its query
+        ends with a `StoppedError`. Spark runs that batch again at the next start.
         """
         self._closed.set()
         query = self._query
@@ -201,7 +207,7 @@ class TrackedBatches:
         return ParkingLocation(self._spark, self._path, self._acker.config.app)
 
     def _query_of_batch(self, spark: SparkSession, batch_id: int) -> TrackedQuery:
-        """Give what runs the micro-batches of this start of the query; make it for its first."""
+        """Return the object for this start of the query; create it for its first micro-batch."""
         context = spark.sparkContext
         query, run = context.getLocalProperty(_QUERY), context.getLocalProperty(_RUN)
         with self._lock:
@@ -210,14 +216,18 @@ class TrackedBatches:
                 return now
             java = active_query(spark, query, run)
             if query is None or java is None:
-                raise BadConfigError("give TrackedBatches to foreachBatch: it takes batches of a query only")
+                raise BadConfigError(
+                    "TrackedBatches was called outside a streaming query. Pass it to DataStreamWriter.foreachBatch."
+                )
             if now is not None and now.run is not None and now.is_active:
-                raise BadConfigError("two queries run with one TrackedBatches object: make one for each of them")
+                raise BadConfigError(
+                    "Two queries run with the same TrackedBatches object. Create one object per query."
+                )
             store = self._open_store()
             checkpoint = str(java.resolvedCheckpointRoot())
             is_same = (store.query, store.checkpoint) == (query, checkpoint)
             if now is not None and now.run is None and now.error is None and is_same:
-                now.run = run  # it began with what was parked
+                now.run = run  # it started with the parked messages
                 return now
             if now is not None:
                 now.end()
@@ -233,7 +243,7 @@ class TrackedBatches:
         return query
 
     def _wait_for_query(self) -> None:
-        """Start without a micro-batch: a silent source gives none, and yet parked messages have to go out."""
+        """Start before the first micro-batch, so that parked messages are emitted even if the source is silent."""
         while not self._closed.wait(LOOK_SECS):
             with self._lock:
                 if self._query is not None:
@@ -245,10 +255,10 @@ class TrackedBatches:
                         continue
                     store.checkpoint = str(java.resolvedCheckpointRoot())  # it may have been moved
                     self._query = self._start_query(store, store.next_batch())
-                except ClosedError:  # the program closed the acker, and is done with this object, too
+                except ClosedError:  # the program closed the acker, so this object is done too
                     return
-                except AckerError as exc:  # the first micro-batch will tell, but there may be none for long
+                except AckerError as exc:  # the first micro-batch raises it, but may be far off
                     log.error(
-                        "the parked messages of the stream of app %r do not go out: %s", self._acker.config.app, exc
+                        "Could not start to emit parked messages: app=%s error=%s", self._acker.config.app, exc
                     )
                 return
