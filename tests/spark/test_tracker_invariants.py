@@ -619,9 +619,9 @@ def test_null_or_duplicate_message_ids_are_refused(case: MakeCase) -> None:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         tracker.write(messages, run.append())
 
-    assert "have the id of another" in run.refused(pipeline, PipelineError, both(run.messages))
+    assert "repeat the id of another" in run.refused(pipeline, PipelineError, both(run.messages))
     nulls = run.messages.selectExpr("nullif(id, 3) AS id")
-    assert "1 messages have no id" in run.refused(pipeline, PipelineError, nulls)
+    assert "1 messages have a null id" in run.refused(pipeline, PipelineError, nulls)
     assert run.acker.stats().inits == 0
 
 

@@ -174,7 +174,9 @@ class RunMessages:
             return among(self.frame, self.column, np.array(ids, np.int64))
         fetched = self.fetch(ids)
         if not isinstance(fetched, DataFrame):
-            raise PipelineError(f"fetch returned {fetched!r:.100}, not a DataFrame. Return the messages as a DataFrame.")
+            raise PipelineError(
+                f"fetch returned {fetched!r:.100}, not a DataFrame. Return the messages as a DataFrame."
+            )
         missing = set(self.frame.columns) - set(fetched.columns)
         if missing:
             raise PipelineError(f"fetch returned messages without the columns {sorted(missing)}. Return all columns.")
@@ -279,7 +281,9 @@ def with_message_ids(frame: DataFrame, id_column: str | None, partition: str, of
     if id_column is not None:
         return frame, arguments.integer_column(frame, id_column, "run_tracked")
     if MESSAGE_ID in frame.columns:
-        raise PipelineError(f"The DataFrame already has a column {MESSAGE_ID!r}. Pass ids={MESSAGE_ID!r}, or rename it.")
+        raise PipelineError(
+            f"The DataFrame already has a column {MESSAGE_ID!r}. Pass ids={MESSAGE_ID!r}, or rename it."
+        )
     if partition not in frame.columns or offset not in frame.columns:
         raise PipelineError(
             f"Columns {partition!r} and {offset!r} not found in {frame.columns}, so there are no message ids. Set ids= to "

@@ -34,9 +34,9 @@ def with_retries(call: Callable[[Any], object], name: str) -> Callable[[Any], No
                 failure = f"{type(exc).__name__}: {exc}"
                 if pause_secs is None:
                     raise AckerError(
-                        f"{name} raised {len(PAUSES_SECS) + 1} times in a row for the same {len(messages)} messages. Their "
-                        "work is done but not recorded, so the next start of the program repeats it. Fix the function "
-                        f"first. Last error: {failure}"
+                        f"{name} raised {failure} ({len(PAUSES_SECS) + 1} times in a row for the same {len(messages)} "
+                        "messages). Their work is done but not recorded, so the next start of the program repeats it. Fix "
+                        "the function first."
                     ) from exc
                 log.warning(
                     "%s raised, will call it again with the same messages: messages=%d error=%s",

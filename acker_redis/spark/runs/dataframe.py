@@ -243,7 +243,7 @@ def _check_whole(ids: MessageIds, replay: ReplayFrom, settings: RunSettings) -> 
     if refused:
         raise BadConfigError(
             f'output="whole" can\'t be combined with {", ".join(refused)}. The output is written once, from all messages of '
-            "the run. Remove the setting, or use output=\"by_message\"."
+            'the run. Remove the setting, or use output="by_message".'
         )
 
 

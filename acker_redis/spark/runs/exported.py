@@ -95,7 +95,9 @@ def run_exported(
             "consume each other's outcomes. Give the app lanes=2 or more, and this run its own spout_id."
         )
     if MESSAGE_ID in rows.columns:
-        raise PipelineError(f"run_exported: the rows already have a column {MESSAGE_ID!r}, which this run adds. Rename it.")
+        raise PipelineError(
+            f"run_exported: the rows already have a column {MESSAGE_ID!r}, which this run adds. Rename it."
+        )
     pairs = anchor_codec.decode(rows, column, "run_exported")
     plain = [F.col(arguments.quoted(name)) for name in rows.columns if name != column]
     messages = rows.select(*plain, pairs.alias(ANCHORS)).withColumn(MESSAGE_ID, F.xxhash64(ANCHORS))

@@ -217,13 +217,13 @@ def run_settings(
             f"{call}: executor_url={executor_url!r} is not a URL. Pass one, such as redis://server:6379/0."
         )
     if not isinstance(stop_if_all_fail, bool):
-        raise BadConfigError(
-            f"{call}: stop_if_all_fail={stop_if_all_fail!r} is not a bool. Set it to True or False."
-        )
+        raise BadConfigError(f"{call}: stop_if_all_fail={stop_if_all_fail!r} is not a bool. Set it to True or False.")
     if emit_timeout_secs is not None:
         check_finite("emit_timeout_secs", emit_timeout_secs)
         if not emit_timeout_secs:
-            raise BadConfigError(f"emit_timeout_secs={emit_timeout_secs} is out of range. Use a number above 0, or None.")
+            raise BadConfigError(
+                f"emit_timeout_secs={emit_timeout_secs} is out of range. Use a number above 0, or None."
+            )
     check_bound("max_spout_pending", max_spout_pending)
     is_number = isinstance(dead_letter_bytes, int) and not isinstance(dead_letter_bytes, bool)
     if not is_number or not 0 <= dead_letter_bytes <= MAX_PAYLOAD_BYTES:

@@ -148,9 +148,7 @@ def schema_of(system: pa.fs.FileSystem, path: str, file_format: Format) -> pa.Sc
             f"{path}: records have values of different types in one column ({exc}). Set the schema."
         ) from exc
     if not len(schema):
-        raise BadConfigError(
-            f"{path} has no line with a JSON object, so its columns are unknown. Set the schema."
-        )
+        raise BadConfigError(f"{path} has no line with a JSON object, so its columns are unknown. Set the schema.")
     return pa.schema([field.with_type(_plain(field.type)) for field in schema])
 
 

@@ -40,7 +40,7 @@ class ParkedMessages:
         return message in self._rows
 
     def __len__(self) -> int:
-        """Return the number of parked messages, without queued ones."""
+        """Count the parked messages, without queued ones."""
         return len(self._rows)
 
     def __getitem__(self, message: int) -> ParkedRow:
@@ -167,7 +167,9 @@ class ParkedMessages:
         kept = ~np.isin(attempts.message_ids, self._replaying())
         attempts = attempts[kept]
         rows = [self._rows[message] for message in attempts.message_ids.tolist()]
-        fresh = [(message, self._rows[message]) for message in self._fresh_ids()]  # were queued behind an earlier message
+        fresh = [
+            (message, self._rows[message]) for message in self._fresh_ids()
+        ]  # were queued behind an earlier message
         queued = [(message, row) for message, rows in self._queued.items() for row in rows if row is not None]
         return Snapshot(attempts, delays[kept], state.causes, rows, [*fresh, *queued], schema, id_column, stream)
 

@@ -272,7 +272,7 @@ class TrackedQuery:
         if snapshot.stream != self._rows.stream and len(snapshot.attempts):
             self._has_other_columns = True
             log.info(
-                "Columns of the stream changed, so parked messages wait for the first micro-batch, which converts them: app=%s",
+                "Columns of the stream changed, so parked messages wait for the first micro-batch: app=%s",
                 self._acker.config.app,
             )  # fmt: skip
 
@@ -288,7 +288,9 @@ class TrackedQuery:
 
     def _raise_stopped(self) -> None:
         if self._states.stop_requested:
-            raise StoppedError("TrackedBatches was closed during a micro-batch. Spark will run it again at the next start.")
+            raise StoppedError(
+                "TrackedBatches was closed during a micro-batch. Spark will run it again at the next start."
+            )
 
     def _was_stopped(self) -> bool:
         """Return True if Spark stopped the query during a micro-batch, so its error is only a consequence."""
@@ -407,9 +409,7 @@ class TrackedQuery:
                         self._step_between_batches()
                     except BaseException as exc:
                         if not isinstance(exc, ClosedError):  # else the program closed the acker on purpose
-                            log.exception(
-                                "Stream failed between micro-batches: app=%s", self._acker.config.app
-                            )
+                            log.exception("Stream failed between micro-batches: app=%s", self._acker.config.app)
                         self._break_off(exc, QueryState.FAILED)
                 if self._states.state is not QueryState.BETWEEN_BATCHES:
                     self._worker = None
@@ -452,7 +452,9 @@ class TrackedQuery:
         if self._states.in_batch and now - self._looked_at > LOOK_SECS:
             self._looked_at = now
             if not self.is_active:
-                raise StoppedError("The query was stopped during a micro-batch. Spark will run it again at the next start.")
+                raise StoppedError(
+                    "The query was stopped during a micro-batch. Spark will run it again at the next start."
+                )
 
     def _finish_emission(self) -> None:
         while self._loop.emission is not None:
@@ -463,7 +465,9 @@ class TrackedQuery:
         try:
             self._run_emission(emission)
         except Exception:
-            if self._states.in_batch and not self.is_active:  # Spark cancelled its jobs, so their traceback is of no use
+            if (
+                self._states.in_batch and not self.is_active
+            ):  # Spark cancelled its jobs, so their traceback is of no use
                 raise StoppedError("The query was stopped during an emission.") from None
             raise
 
@@ -533,7 +537,7 @@ class TrackedQuery:
     def _save_at_last(self) -> None:
         """Save parked messages without waiting.
 
-        If that fails, the last snapshot still has all of them, with those that were done since.
+        If that fails, the last snapshot still has all of them, and those that were done since.
         """
         if not self._try_to_save():
             log.warning(

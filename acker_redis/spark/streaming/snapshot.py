@@ -62,7 +62,7 @@ class Snapshot:
     stream: str | None = None
 
     def __len__(self) -> int:
-        """Return the number of parked messages, with queued ones."""
+        """Count the parked messages, with queued ones."""
         return len(self.attempts) + len(self.queued)
 
     @property

@@ -105,11 +105,13 @@ class TrackedBatches:
         checked_ids = message_ids("TrackedBatches", ids)
         if checked_ids.progress is not None:
             raise BadConfigError(
-                "TrackedBatches: ids have a progress file, but the progress of a stream is in its checkpoint. Omit "
-                "progress=."
+                "TrackedBatches: ids have a progress file, but the checkpoint keeps the progress of a stream. Use "
+                "MessageIds.offsets() without progress."
             )
         if not isinstance(parking_location, str) or not parking_location:
-            raise BadConfigError(f"TrackedBatches: parking_location={parking_location!r} is not a path. Pass the path of a folder.")
+            raise BadConfigError(
+                f"TrackedBatches: parking_location={parking_location!r} is not a path. Pass the path of a folder."
+            )
         check_finite("batch_wait_secs", batch_wait_secs)
         if isinstance(max_parked, bool) or not isinstance(max_parked, int) or max_parked < 0:
             raise BadConfigError(f"max_parked={max_parked!r} is out of range. Use an integer of 0 or more.")
@@ -258,7 +260,5 @@ class TrackedBatches:
                 except ClosedError:  # the program closed the acker, so this object is done too
                     return
                 except AckerError as exc:  # the first micro-batch raises it, but may be far off
-                    log.error(
-                        "Could not start to emit parked messages: app=%s error=%s", self._acker.config.app, exc
-                    )
+                    log.error("Could not start to emit parked messages: app=%s error=%s", self._acker.config.app, exc)
                 return

@@ -177,7 +177,7 @@ def test_run_exported_refuses_unusable_rows(case: MakeCase, select: str, column:
 
 def test_run_exported_on_a_single_lane_app_is_refused(case: MakeCase) -> None:
     run = case(n=1)
-    with pytest.raises(BadConfigError, match=r"has one lane.*lanes=2"):
+    with pytest.raises(BadConfigError, match=r"has only one lane.*lanes=2"):
         run_exported(run.messages, lambda tracker, rows: None, acker=run.acker, spout_id=1)
 
 

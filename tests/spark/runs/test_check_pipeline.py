@@ -54,7 +54,7 @@ def test_check_pipeline_lists_writes_and_failures(spark: Any, tmp_path: Path) ->
     assert found.written == dict.fromkeys(("save", "write_dataframe", "never", "write_data_source", "out"), 8)
     assert found.failed == ((2, "look", "two"), (4, "split", "ValueError: four"))
     assert str(found).splitlines() == [
-        "tried with 6 messages; nothing was written",
+        "Tried 6 messages. Nothing was written.",
         *(
             f"  {sink!r} would write 8 rows"
             for sink in ("save", "write_dataframe", "never", "write_data_source", "out")
@@ -87,11 +87,11 @@ def test_check_pipeline_refuses_invalid_pipelines(
 @pytest.mark.parametrize(
     ("messages", "options", "told"),
     [
-        (lambda spark: spark.range(5).selectExpr("id % 2 AS id"), {"ids": "id"}, "have the id of another"),
+        (lambda spark: spark.range(5).selectExpr("id % 2 AS id"), {"ids": "id"}, "repeat the id of another"),
         (lambda spark: spark.range(5), {"ids": "no"}, "column 'no' not found"),
-        (lambda spark: spark.range(5), {}, r"not among \['id'\]: give the column of message ids with ids="),
+        (lambda spark: spark.range(5), {}, r"not found in \['id'\], so there are no message ids\. Set ids="),
         (lambda spark: spark.range(5), {"ids": "id", "rows": 0}, "rows=0"),
-        (lambda spark: spark.range(5), {"ids": 5}, "check_pipeline: ids=5 names no message ids"),
+        (lambda spark: spark.range(5), {"ids": 5}, "check_pipeline: ids=5 is not a source of message ids"),
         (lambda spark: spark.range(5), {"ids": "id", "output": "all"}, "output='all'"),
     ],
 )
@@ -127,5 +127,5 @@ def test_check_pipeline_text_merges_equal_failures_and_hints() -> None:
     failed = tuple(FailedMessage(number, "split", "KeyError: 'ordr'") for number in range(10))
     assert str(PipelineCheck(10, {}, failed)).splitlines()[1:] == [
         "  10 messages (0, 1 ...) failed in 'split': KeyError: 'ordr'",
-        "  every message failed in 'split': it may be broken, and not the data",
+        "  Every message failed in 'split'. The operator may be broken, not the data.",
     ]

@@ -51,21 +51,21 @@ def test_offsets_may_have_a_file() -> None:
 
 @pytest.mark.parametrize("wrong", [5, ["order"], True, b"order", MessageIds, OffsetFile("p.json")])
 def test_ids_of_another_type_are_refused(wrong: object) -> None:
-    with pytest.raises(BadConfigError, match=r"run_tracked: ids=.* names no message ids\. Give "):
+    with pytest.raises(BadConfigError, match=r"run_tracked: ids=.* is not a source of message ids\. Pass "):
         message_ids("run_tracked", wrong)
 
 
 @pytest.mark.parametrize("wrong", ["", 5, None])
 def test_columns_of_ids_have_names(wrong: Any) -> None:
     for make in (MessageIds.column, MessageIds.offsets, lambda name: MessageIds.offsets("file", name)):
-        with pytest.raises(BadConfigError, match=rf"={wrong!r} is no column's name\. Give it as a text"):
+        with pytest.raises(BadConfigError, match=rf"={wrong!r} is not a column name\. Pass a non-empty string"):
             make(wrong)
 
 
 def test_progress_is_an_offset_file() -> None:
     path: Any = "progress.json"
     with pytest.raises(
-        BadConfigError, match=r"progress='progress.json' is no OffsetFile, .* Give one, such as OffsetFile"
+        BadConfigError, match=r"progress='progress.json' is not an OffsetFile\. Pass one, such as OffsetFile"
     ):
         MessageIds.offsets(progress=path)
 
@@ -87,20 +87,20 @@ def test_replays_come_from_one_place_or_from_two(replay: Any, max_bytes: int, fe
 
 @pytest.mark.parametrize("wrong", ["redis", 5, ReplayFrom, ReplayFrom.source])
 def test_replay_of_another_type_is_refused(wrong: object) -> None:
-    with pytest.raises(BadConfigError, match=r"run_tracked: replay=.* does not say where .* Give ReplayFrom.source"):
+    with pytest.raises(BadConfigError, match=r"run_tracked: replay=.* is not a ReplayFrom\. Pass ReplayFrom.source"):
         replay_from("run_tracked", wrong)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, MAX_PAYLOAD_BYTES + 1, 1.5, True, "1000", None])
 def test_redis_needs_the_longest_message_to_keep(wrong: Any) -> None:
-    with pytest.raises(BadConfigError, match=r"max_bytes=.* keeps no message\. Give the longest message to keep"):
+    with pytest.raises(BadConfigError, match=r"max_bytes=.* is out of range\. Set it to the longest message to keep"):
         ReplayFrom.redis(max_bytes=wrong)
 
 
 def test_fetch_is_a_function() -> None:
     wrong: Any = "orders"
     for make in (ReplayFrom.fetch, lambda given: ReplayFrom.redis(max_bytes=1, else_fetch=given)):
-        with pytest.raises(BadConfigError, match=r"='orders' can't be called\. Give a function of message ids"):
+        with pytest.raises(BadConfigError, match=r"='orders' is not callable\. Pass a function of message ids"):
             make(wrong)
 
 

@@ -189,16 +189,16 @@ def saved_values(folder: Path) -> list[str | None]:
 
 
 def test_invalid_redis_stream_options_are_refused(spark: Any, url: str, acker: Acker) -> None:
-    with pytest.raises(BadConfigError, match="give a list of one or more names"):
+    with pytest.raises(BadConfigError, match="Pass a list of one or more field names"):
         run_redis_stream(
             spark, lambda *_: None, acker=acker, source=url, stream="s", fields=["message_id"], group="g",
             consumer="c", stop=threading.Event(),
         )  # fmt: skip
     for wrong, text in (
-        ({"block_ms": 0}, "use integers of 1 or more"),
-        ({"fields": "v"}, "fields='v': give a list"),
+        ({"block_ms": 0}, "Use integers of 1 or more"),
+        ({"fields": "v"}, r"fields='v' is not usable\. Pass a list"),
         ({"dead_letter_bytes": -1}, "dead_letter_bytes=-1"),
-        ({"progress": 5}, "run_redis_stream: progress=5 can't be called"),
+        ({"progress": 5}, "run_redis_stream: progress=5 is not callable"),
     ):
         given: dict[str, Any] = {"fields": ["v"], **wrong}
         with pytest.raises(BadConfigError, match=text):
