@@ -1,1 +1,1 @@
-"""Spark applications that show the library at work; see README.md."""
+"""Spark applications that show the library in use; see README.md."""

@@ -1,1 +1,1 @@
-"""Applications: whole programs with tracked pipelines."""
+"""Complete programs with tracked pipelines."""

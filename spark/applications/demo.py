@@ -1,4 +1,4 @@
-"""`make demo`: a private server, a rotator beside it, and two Spark programs between them."""
+"""Demo for `make demo`: starts a server and a rotator, and runs the word count and the direct acks."""
 
 from typing import Annotated
 
@@ -9,34 +9,34 @@ from spark.applications.direct_acks import demo as direct_acks
 from spark.support.services import app_among, services, start, step, wait_for
 
 EXPLAINED = """
-What just happened: every line was one root in the server. Its words were derived from it, went through a shuffle and were
-written; the sink proved that all had arrived, and then the line was acked, with two updates per line and none per word.
-Lines that failed on purpose were emitted again, so the counts are exact. In the second part no driver knew when an order
-was done: executors of another application acked its items, and the last ack completed the order.
-Go on with README.md (a pipeline of your own), `make stream` (a stream with poison and killed workers), or `make stack`.
+What just happened: every line was one root in the server. Its words were derived from it, shuffled and written. The sink
+proved that every word had arrived, and the line was acked, with two updates per line and none per word. Lines that failed
+on purpose were emitted again, so the counts are exact. In the second part, no driver knew when an order was done: executors
+of another application acked its items, and the last ack completed the order.
+Next, read README.md to write your own pipeline, or try `make stream` (poison orders and killed workers) or `make stack`.
 """
 
 
 def main(
     context: typer.Context,
     server: Annotated[
-        str | None, typer.Option(help="Server program to start, such as redis-server; default: the embedded Valkey.")
+        str | None, typer.Option(help="Server program to start, such as redis-server. Default: the embedded Valkey.")
     ] = None,
 ) -> None:
-    """Run the word count, then the direct acks. Further options are the word count's own: see --help-word-count."""
+    """Run the word count, then the direct acks. Further options are passed to the word count: see --help-word-count."""
     arguments = ["--help" if argument == "--help-word-count" else argument for argument in context.args]
     quiet = "--json" in arguments
     with services(server, quiet=quiet) as place:
         app = app_among(arguments, "word-count")
         says = not quiet and "--help" not in arguments
         if says:
-            step("first program: the word count, on Spark; its workers start, then a line of counters is live")
+            step("First program: the word count on Spark. Its workers start, then a live line of counters appears.")
         status = wait_for(start("spark.applications.word_count", *arguments, redis_url=place.url_of(Role.SPOUT, app)))
         if not status and says:
-            step("second and third program: one exports orders, the executors of the other ack them")
+            step("Second and third program: one exports orders, and the executors of the other ack them.")
             status = direct_acks.run(place)
             if not status:
-                step("done")
+                step("Done.")
                 typer.echo(EXPLAINED)
     raise typer.Exit(status)
 

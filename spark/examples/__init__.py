@@ -1,6 +1,7 @@
-"""Eight programs of at most thirty lines, one idea each; `python -m spark.examples.NAME` runs one against `ACKER_REDIS_URL`.
+"""Eight programs of at most thirty lines that show one idea each.
 
-They need a Redis or Valkey and `acker-redis rotator`. What each prints stands in its docstring.
+`python -m spark.examples.NAME` runs one against `ACKER_REDIS_URL`. They need a Redis or Valkey and a running
+`acker-redis rotator`. Each docstring has the program's output.
 """
 
 import os

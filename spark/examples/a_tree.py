@@ -1,4 +1,4 @@
-"""A tree of edges by hand: a root is done when each edge was XORed in twice. No Spark.
+"""Build a tree of edges by hand: a root is done once each edge was XORed in twice. No Spark.
 
 Prints:
     taken from the queue: pending

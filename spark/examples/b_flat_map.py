@@ -1,4 +1,4 @@
-"""A Python function of one row: one order fails, the others go on.
+"""Split rows with a Python function: one order fails, and the others complete.
 
 Prints:
     2 orders acked

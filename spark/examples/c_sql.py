@@ -1,4 +1,4 @@
-"""The same in SQL: no row goes through Python but those that fail.
+"""Split rows in SQL: only failed rows go through Python.
 
 Prints:
     2 orders acked

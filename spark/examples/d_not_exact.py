@@ -1,4 +1,4 @@
-"""The sink's proof finds what Spark drops without the tracker: nothing is acked.
+"""Drop rows without the tracker: the sink's proof detects it, and nothing is acked.
 
 Prints:
     refused, and 0 acked
@@ -11,7 +11,7 @@ from spark.support.session import quiet_session
 
 
 def pipeline(tracker, rows):
-    few = rows.where("id <> 2")  # without the tracker: tracker.filter would be right
+    few = rows.where("id <> 2")  # bypasses the tracker; tracker.filter would be correct
     tracker.write(few, lambda writer: writer.format("noop").mode("append").save())
 
 

@@ -1,4 +1,4 @@
-"""Two ways through a pipeline: a message is done with the last of them.
+"""Write to two sinks: a message is done once the last one has its rows.
 
 Prints:
     4 acked, 4 rows in all, 2 of them large

@@ -1,4 +1,4 @@
-"""A store refuses some rows of a partition: these fail, with its reasons; the others are acked.
+"""Fail only the rows of a partition that a store refused, with its reasons. The others are acked.
 
 Prints:
     4 acked

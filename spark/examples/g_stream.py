@@ -1,4 +1,4 @@
-"""A streaming query goes on while a bad message is parked, and `drain` gives it the rest of its attempts.
+"""Park a bad message while a streaming query continues; `drain` makes its remaining attempts.
 
 Prints:
     2 acked, parked: {('failed', 'fail_where'): 1}

@@ -1,4 +1,4 @@
-"""Rows leave with edges of their own; the program that gets them acks with the bare acker, with Spark or without.
+"""Export rows with their own edges; another program acks them with the bare acker, with or without Spark.
 
 Prints:
     3 acked

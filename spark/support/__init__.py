@@ -1,1 +1,1 @@
-"""Services and sessions of the applications and examples."""
+"""Services and sessions for the applications and examples."""

@@ -1,4 +1,4 @@
-"""Pictures of trees for the tour: a message, what was derived from it, and its root in the ledger. SVG, by hand."""
+"""SVG pictures of trees for the tour: a message, the rows derived from it, and its root in the ledger."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -10,7 +10,7 @@ _WIDTH, _ROW, _BOX, _HEIGHT = 620, 78, 132, 34
 
 
 class Picture:
-    """An SVG that notebooks show."""
+    """SVG picture for notebooks."""
 
     def __init__(self, svg: str) -> None:
         self.svg = svg
@@ -19,17 +19,17 @@ class Picture:
         return self.svg
 
     def __repr__(self) -> str:
-        """Stand in where no picture can be shown."""
+        """Return a placeholder for places that can't show a picture."""
         return "a tree"
 
 
 def tree(root: int, levels: Sequence[Mapping[str, str]], acker: Acker) -> Picture:
-    """Draw a tree: of each level the names of its tuples and the state of each; below, the state of the root in the ledger.
+    """Draw a tree with the name and state of each tuple, and the state of its root in the ledger below.
 
     Args:
-        root: its id.
-        levels: from the source on; a tuple's parent is the one of the level above that stands over it.
-        acker: asked for the root.
+        root: root id.
+        levels: names and states per level, from the source on. A tuple's parent is the one above it.
+        acker: acker that looks up the root.
     """
     shapes: list[str] = []
     above: list[tuple[float, int]] = []

@@ -1,4 +1,4 @@
-"""What the demos need beside Spark: a server and a rotator, and programs that end with all that they have started."""
+"""Services of the demos: a server, a rotator, and programs that end with all their processes."""
 
 import argparse
 import contextlib
@@ -25,19 +25,19 @@ _BEGAN = time.monotonic()
 
 
 def step(text: str) -> None:
-    """Print what is done next, and how many seconds after the beginning."""
+    """Print the next step, with the seconds since the start."""
     typer.echo(f"[{time.monotonic() - _BEGAN:5.1f} s] {text}")
 
 
 class Place:
-    """Give programs a server and their logins to it.
+    """A server, and the logins of programs to it.
 
-    On a server of the demo's own each program is a user of its own, with what `acker-redis acl` prints for it; on
-    another, all log in as ACKER_REDIS_URL says.
+    On the demo's own server, each program has its own user, as printed by `acker-redis acl`. On another server, all use the
+    login in ACKER_REDIS_URL.
     """
 
     def __init__(self, url: str, *, has_users: bool) -> None:
-        """Load the functions that let users do without EVAL, where the server is the demo's own."""
+        """Install the functions that users without EVAL need, if the server is the demo's own."""
         self._url, self._has_users = url, has_users
         self._kind = ServerKind.FUNCTIONS
         if has_users:
@@ -48,7 +48,7 @@ class Place:
                     self._kind = ServerKind.SCRIPTS
 
     def url_of(self, role: Role, app: str | None = None) -> str:
-        """Make a user of this role, and give the server's URL with its login; a second one gets another password."""
+        """Create a user for a role. Return the server's URL with its login. A second call sets another password."""
         if not self._has_users:
             return self._url
         (user,) = users(app, roles=[role], kind=self._kind)
@@ -59,7 +59,7 @@ class Place:
 
 @contextlib.contextmanager
 def services(server: str | None, *, quiet: bool) -> Iterator[Place]:
-    """Start a server, or take the one ACKER_REDIS_URL names, with a rotator beside it."""
+    """Start a server, or use that of ACKER_REDIS_URL, and start a rotator for it."""
     try:
         url, process = server_or_url(server)
         place = Place(url, has_users=process is not None)
@@ -85,10 +85,10 @@ def services(server: str | None, *, quiet: bool) -> Iterator[Place]:
 
 
 def start(module: str, *arguments: str, redis_url: str, executor_url: str = "") -> subprocess.Popen[bytes]:
-    """Start a Spark program in a process group of its own, so that its JVM can be ended with it.
+    """Start a Spark program in its own process group, so that its JVM can be ended with it.
 
-    A JVM that is interrupted while it starts outlives its driver. URLs go by the environment: passwords don't show in
-    the list of processes there.
+    A JVM that is interrupted while it starts outlives its driver. URLs are passed in the environment, so the process list
+    shows no passwords.
     """
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "ACKER_REDIS_URL": redis_url}
@@ -98,20 +98,20 @@ def start(module: str, *arguments: str, redis_url: str, executor_url: str = "") 
 
 
 def app_among(arguments: Sequence[str], default: str) -> str:
-    """Find the app that options of a program name."""
+    """Return the app named in the options of a program."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--app", default=default)
     return str(parser.parse_known_args(arguments)[0].app)
 
 
 def wait_for(*jobs: subprocess.Popen[bytes]) -> int:
-    """Wait until all have ended; give the first exit status that is not 0. One that fails, and Ctrl-C, end the others."""
+    """Wait for all jobs. Return the first exit status other than 0. A failed job or Ctrl-C ends the others."""
     try:
         while not any(job.poll() for job in jobs) and any(job.poll() is None for job in jobs):
             time.sleep(0.05)
         status = next((job.returncode for job in jobs if job.returncode), 0)
     except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
+        typer.echo("Interrupted.", err=True)
         status = 130
     with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
         left = [job for job in jobs if job.poll() is None]
@@ -126,7 +126,7 @@ def wait_for(*jobs: subprocess.Popen[bytes]) -> int:
 
 
 def kill(job: subprocess.Popen[bytes]) -> None:
-    """End the program, its JVM and its workers at once (SIGKILL), as a machine that stops would."""
+    """Kill the program, its JVM and its workers (SIGKILL), as a machine failure would."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(job.pid, signal.SIGKILL)
     job.wait()

@@ -1,4 +1,4 @@
-"""The Spark session of the applications here: local, without a word that is not an error."""
+"""Spark session of the applications: local, and silent except for errors."""
 
 import contextlib
 import os
@@ -19,21 +19,21 @@ HERE = Path(__file__).resolve().parent
 
 @contextlib.contextmanager
 def quiet_session(master: str, app_name: str, arrow_rows: int = 1_000) -> Iterator[SparkSession]:
-    """Make a session whose workers can import the applications; it is stopped at the end.
+    """Create a session whose workers can import the applications, and stop it at the end.
 
-    What the JVM of a local session prints goes to a file that is removed with the session: whatever matters of it comes to
-    the driver as an exception. With another master, logs are where Spark is configured to have them.
+    The JVM of a local session logs to a file that is removed with the session: every relevant error reaches the driver as an
+    exception. With another master, Spark logs as configured.
 
     Args:
-        master: of Spark; give retries as in local[2,4].
-        app_name: shows in Spark's own pages.
-        arrow_rows: rows of a record batch.
+        master: Spark master, with task retries as in local[2,4].
+        app_name: name in Spark's own pages.
+        arrow_rows: number of rows per record batch.
 
     Raises:
-        AckerError: Spark does not start; with its error.
+        AckerError: Spark did not start. The message has Spark's error.
     """
     prepare_environment()
-    # Python workers import functions by name, wherever the program was started.
+    # Python workers import functions by name, from any working directory.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE.parents[1]), os.environ.get("PYTHONPATH")]))
     builder = (
         SparkSession.builder.master(master)
@@ -55,7 +55,9 @@ def quiet_session(master: str, app_name: str, arrow_rows: int = 1_000) -> Iterat
             lines = log.read().decode(errors="replace").strip().splitlines()
             causes = [line.partition("Exception: ")[2] for line in str(exc).splitlines() if "Exception: " in line]
             reason = causes[0] if causes else "\n".join([str(exc), *lines[-5:]])
-            raise AckerError(f"Spark could not start with master {master!r}: {reason}") from exc
+            raise AckerError(
+                f"Spark could not start with master={master!r}. Check the master and the Java installation. Error: {reason}"
+            ) from exc
         try:
             yield spark
         finally:
@@ -64,7 +66,7 @@ def quiet_session(master: str, app_name: str, arrow_rows: int = 1_000) -> Iterat
 
 @contextlib.contextmanager
 def _stderr_to(file: int) -> Iterator[None]:
-    """Let processes that start meanwhile inherit another stderr."""
+    """Redirect the stderr that new processes inherit."""
     sys.stderr.flush()
     kept = os.dup(2)
     os.dup2(file, 2)

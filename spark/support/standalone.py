@@ -1,6 +1,7 @@
-"""`python -m spark.support.standalone master ...` and `... worker ...`: daemons of the pyspark wheel, on the Java there is.
+"""Spark's master and worker daemons from the pyspark wheel, with the installed Java.
 
-Further options are the daemon's own; `--help` lists them. The process becomes the daemon, so signals reach it.
+Run `python -m spark.support.standalone master` or `python -m spark.support.standalone worker`. Further options are passed to
+the daemon; `--help` lists them. The process becomes the daemon, so signals reach it.
 """
 
 import os
@@ -17,13 +18,13 @@ DAEMONS = {"master": "org.apache.spark.deploy.master.Master", "worker": "org.apa
 
 
 def main(arguments: list[str]) -> None:
-    """Become a daemon.
+    """Replace this process by a daemon.
 
     Raises:
-        typer.Exit: 2 for wrong usage, 3 where there is no Java.
+        typer.Exit: 2 for wrong usage, 3 if there is no Java.
     """
     if not arguments or arguments[0] not in DAEMONS:
-        typer.echo(f"error: say which daemon: {' or '.join(DAEMONS)}", err=True)
+        typer.echo(f"error: Missing daemon. Pass {' or '.join(DAEMONS)}.", err=True)
         raise typer.Exit(2)
     try:
         prepare_environment()

@@ -28,4 +28,4 @@ def test_stack_job_completes_and_dashboard_shows_both_apps(tmp_path: Path) -> No
     assert len(set(re.findall(r"Asked to launch executor (app-[\d-]+)/0", worker))) == 2
     wait_until(lambda: all(map(is_gone, pids(shown))), "nothing is left")
     account = (folder / "stream.log").read_text()
-    assert "nothing is lost" in account
+    assert "Nothing is lost." in account

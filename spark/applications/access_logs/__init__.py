@@ -1,5 +1,5 @@
-"""Access logs to parquet and SQLite, a stream with every line tracked; see docs/guides/log-pipeline.md.
+"""Stream of access logs to Parquet and SQLite, with every line tracked; see docs/guides/log-pipeline.md.
 
-`python -m spark.applications.access_logs` is the pipeline,
-`python -m spark.applications.access_logs.logs` makes logs, and `...demo` runs it all.
+`python -m spark.applications.access_logs` runs the pipeline, `python -m spark.applications.access_logs.logs` generates
+logs, and `python -m spark.applications.access_logs.demo` runs everything.
 """

@@ -1,7 +1,7 @@
-"""`python -m spark.applications.access_logs`: access logs, tracked line by line, as a streaming query over files of them.
+"""Streaming query over access logs, tracked line by line: `python -m spark.applications.access_logs`.
 
-Killed at any moment and started again with the same --out it goes on with the micro-batch that was under way, and with
-what is parked. Work is then done twice and counts once: both sinks know messages by their ids.
+You can kill it at any moment and start it again with the same --out. It resumes with the interrupted micro-batch and the
+parked messages. Some work is then done twice but counts once, because both sinks identify messages by id.
 """
 
 import json
@@ -34,17 +34,19 @@ DRAIN_SECS = 120.0
 def main(
     logs: Annotated[Path, typer.Option(exists=True, file_okay=False, help="Folder of log files.")],
     reference: Annotated[Path, typer.Option(exists=True, dir_okay=False, help="CSV: path prefix -> section.")],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for results and checkpoint; the same to go on.")],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for results and checkpoint; reuse it to resume.")],
     redis: Annotated[str, typer.Option(envvar="ACKER_REDIS_URL", help="Redis URL.")] = "redis://127.0.0.1:6379/0",
     app: Annotated[str, typer.Option(help="Name of the acker's app.")] = "access-logs",
-    master: Annotated[str, typer.Option(help="Spark master; give retries as in local[2,4].")] = "local[*,4]",
+    master: Annotated[str, typer.Option(help="Spark master, with task retries as in local[2,4].")] = "local[*,4]",
     max_files_per_trigger: Annotated[int, typer.Option(min=1, help="Files per micro-batch.")] = 2,
     message_timeout_secs: Annotated[float, typer.Option(min=0.5, help="Message timeout.")] = 30.0,
-    max_attempts: Annotated[int, typer.Option(min=1, help="Emissions of a line before it is a dead letter.")] = 3,
-    truth: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Check against it.")] = None,
+    max_attempts: Annotated[int, typer.Option(min=1, help="Attempts per line before it is a dead letter.")] = 3,
+    truth: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="File to check the results against.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Put access logs through a tracked pipeline. With --truth, exit 0 only if every line is where it has to be."""
+    """Run access logs through a tracked pipeline. With --truth, exit 0 only if every line is accounted for."""
     console = Console(stderr=True)
     try:
         with Acker.connect(redis, app=app, message_timeout_secs=message_timeout_secs) as acker:
@@ -54,7 +56,7 @@ def main(
                 started = time.monotonic()
                 retry = RetryPolicy(max_attempts, first_delay_secs=0.2, multiplier=2, max_delay_secs=2)
                 stream = read(spark, logs, reference, store, status.update, acker, retry, max_files_per_trigger)
-                status.update("waiting for what an earlier run left pending")
+                status.update("waiting for messages left by an earlier run")
                 pending = settle(acker, stream.counts)
             duration_secs = time.monotonic() - started
             result = report.result(stream, duration_secs, store, acker, logs.resolve(), pending, max_attempts, truth)
@@ -78,8 +80,10 @@ def read(
     retry: RetryPolicy,
     files: int,
 ) -> StreamStatus:
-    """Run the streaming query over every file that was not read yet, some of them at a time; then drain what is parked."""
-    sections = spark.read.csv(str(reference), schema=REFERENCE, header=True).coalesce(1)  # small: no shuffle of it
+    """Run the streaming query over all unread files, a few per micro-batch; then drain parked messages."""
+    sections = spark.read.csv(str(reference), schema=REFERENCE, header=True).coalesce(
+        1
+    )  # small, so it needs no shuffle
     batches = TrackedBatches(
         partial(pipeline, store, sections),
         acker=acker, retry=retry, dead_letter_bytes=LONGEST_LINE, parking_location=str(store.parking_location),
@@ -97,7 +101,7 @@ def read(
 
 
 def settle(acker: Acker, counts: SpoutCounts) -> int:
-    """Take the outcomes of a run that was killed as they time out; give how many are left pending."""
+    """Process the outcomes of a killed run as its messages time out. Return how many are still pending."""
     spout = Spout(acker, run_id=uuid.uuid4().hex)
     deadline = time.monotonic() + 4 * acker.config.message_timeout_secs
     while (stats := acker.stats(oldest=False)).pending + stats.unconfirmed_outcomes and time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""`make logs`: access logs, a private server, a rotator beside it, and the pipeline, killed in the middle."""
+"""Demo for `make logs`: generates logs, starts a server and a rotator, and kills and restarts the pipeline."""
 
 import contextlib
 import sqlite3
@@ -19,27 +19,32 @@ KILLED_IN_BATCH = 1
 
 def main(
     context: typer.Context,
-    lines: Annotated[int, typer.Option(min=10, help="Lines in all.")] = 20_000,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same logs.")] = 1,
-    files: Annotated[int, typer.Option(min=3, help="Files they are spread over; two per micro-batch.")] = 8,
+    lines: Annotated[int, typer.Option(min=10, help="Number of lines.")] = 20_000,
+    seed: Annotated[int, typer.Option(help="Seed; the same seed generates the same logs.")] = 1,
+    files: Annotated[int, typer.Option(min=3, help="Number of files; a micro-batch reads two.")] = 8,
     folder: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="A new folder for logs and results, kept; default: a temporary one."),
+        typer.Option(file_okay=False, help="New folder for logs and results, which is kept. Default: a temporary one."),
     ] = None,
-    without_kill: Annotated[bool, typer.Option("--without-kill", help="Let the pipeline run through.")] = False,
+    without_kill: Annotated[bool, typer.Option("--without-kill", help="Don't kill the pipeline.")] = False,
     server: Annotated[
-        str | None, typer.Option(help="Server program to start, such as redis-server; default: the embedded Valkey.")
+        str | None, typer.Option(help="Server program to start, such as redis-server. Default: the embedded Valkey.")
     ] = None,
 ) -> None:
-    """Run the pipeline with everything it needs. Further options are the pipeline's own."""
+    """Run the pipeline with everything it needs. Further options are passed to the pipeline."""
     quiet = "--json" in context.args
     if folder is not None and folder.exists():
-        raise typer.BadParameter(f"{folder} exists: its files may have been read already", param_hint="--folder")
+        raise typer.BadParameter(
+            f"{folder} already exists, and its files may have been read before. Pass a new folder.",
+            param_hint="--folder",
+        )
     with contextlib.ExitStack() as stack:
         here = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="access-logs-")))
         truth = generate(here, lines, seed, files)
         if not quiet:
-            typer.echo(f"logs: {lines} lines, {len(truth.malformed)} malformed, {len(truth.poison)} poison, in {here}")
+            typer.echo(
+                f"Generated {lines} lines in {here}: {len(truth.malformed)} malformed, {len(truth.poison)} poison"
+            )
         place = stack.enter_context(services(server, quiet=quiet))
         spout = place.url_of(Role.SPOUT, app_among(context.args, "access-logs"))
         command = (
@@ -55,12 +60,12 @@ def main(
                 kill(job)
                 raise typer.Exit(130) from None
             if not reached:
-                typer.echo("error: the pipeline ended before it could be killed", err=True)
+                typer.echo("error: The pipeline ended before it could be killed.", err=True)
                 raise typer.Exit(job.returncode or 1)
             kill(job)
             if not quiet:
                 typer.echo(
-                    "killed (SIGKILL) in its second micro-batch, whose hits were in SQLite by then; started again"
+                    "Killed the pipeline (SIGKILL) in its second micro-batch, after its hits reached SQLite. Restarting it."
                 )
             job = start(*command, redis_url=spout)
         status = wait_for(job)
@@ -68,9 +73,9 @@ def main(
 
 
 def until_counted(job: "subprocess.Popen[bytes]", database: Path, batch: int) -> bool:
-    """Wait until hits of a micro-batch are in SQLite, and the batch still has lines to be tried again; False: it ended."""
+    """Wait until SQLite has hits of a micro-batch that still has lines to retry. Return False if the job ended."""
     while job.poll() is None:
-        with contextlib.suppress(sqlite3.OperationalError):  # not there yet, without its tables, or just being written
+        with contextlib.suppress(sqlite3.OperationalError):  # missing, without tables, or being written
             reader = sqlite3.connect(f"{database.absolute().as_uri()}?mode=ro", uri=True)
             with contextlib.closing(reader):
                 if reader.execute("SELECT 1 FROM counted WHERE batch >= ? LIMIT 1", (batch,)).fetchone():

@@ -1,9 +1,9 @@
-"""Access logs of a web server that never was, with faults put in by seed, and the truth about them.
+"""Generator of access logs of an imaginary web server, with seeded faults and the truth about them.
 
-Lines have the combined log format. Some can't be parsed, in ways that happen: a line cut off, a status or a date that is
-none, bytes of something else. Some are well formed and about a section whose row in the reference table is broken: no
-retry helps them either (poison). Some stand twice, letter for letter, as requests within one second do. The truth is noted
-while the lines are made, so it depends on no parser.
+Lines have the combined log format. Some can't be parsed, in realistic ways: a truncated line, an invalid status or date,
+foreign bytes. Some are well formed but belong to a section whose row in the reference table is broken, so no retry helps
+them either (poison). Some lines are repeated exactly, as happens with requests within one second. The truth is recorded
+while the lines are generated, so it depends on no parser.
 """
 
 import csv
@@ -31,7 +31,7 @@ REFERENCE = [
     {"prefix": "/static", "section": "static", "team": "web", "budget_bytes": "70000"},
     {"prefix": POISON_PREFIX, "section": "legacy", "team": "", "budget_bytes": "n/a"},
 ]
-"""First part of the path -> who owns it, and how many bytes an answer should have at most. The last row is broken."""
+"""First part of the path -> its owner, and the byte budget of a response. The last row is broken."""
 
 _PATHS = (
     "/", "/products/{n}", "/products/{n}?ref=mail", "/search?q=tea+{n}", "/cart", "/cart/add/{n}", "/api/v1/orders/{n}",
@@ -51,13 +51,13 @@ _KINDS = ("cut", "status", "date", "junk")
 
 @dataclass(frozen=True)
 class Place:
-    """A line that will not come through.
+    """A line that the pipeline can't process.
 
     Attributes:
         file: name of its file.
-        row: its number in the file, from 0.
-        line: its text; each byte is a character (Latin-1), so that junk is kept as it was.
-        kind: what is wrong with it.
+        row: number in the file, from 0.
+        line: text of the line. Each byte is a character (Latin-1), so junk is kept unchanged.
+        kind: kind of fault.
     """
 
     file: str
@@ -68,14 +68,15 @@ class Place:
 
 @dataclass
 class Truth:
-    """What a pipeline over the logs has to find.
+    """Expected result of a pipeline over the logs.
 
     Attributes:
-        lines: all of them.
-        files: name -> number of lines.
-        per_minute: of the good lines, by minute and section.
+        seed: seed of the logs.
+        lines: total number of lines.
+        files: file name -> number of lines.
+        per_minute: sums over the good lines, by minute and section.
         malformed: lines that can't be parsed.
-        poison: lines that can be, and fail later on.
+        poison: lines that can be parsed but fail later.
     """
 
     seed: int
@@ -94,14 +95,14 @@ class Truth:
         return cls(**fields)
 
     def good(self) -> set[tuple[str, int]]:
-        """Give file and row of every line that comes through."""
+        """Return file and row of every good line."""
         every = {(name, row) for name, lines in self.files.items() for row in range(lines)}
         return every - {(place.file, place.row) for place in (*self.malformed, *self.poison)}
 
 
 @dataclass(frozen=True)
 class Made:
-    """A line and what is true of it."""
+    """A generated line and the truth about it."""
 
     line: bytes
     time: datetime
@@ -113,9 +114,10 @@ class Made:
 def generate(
     out: Path, lines: int = 20_000, seed: int = 1, files: int = 8, malformed: float = 0.02, poison: float = 0.01
 ) -> Truth:
-    """Write `logs/`, `reference.csv` and `truth.json` into a folder; the same seed gives the same bytes.
+    """Write `logs/`, `reference.csv` and `truth.json` into a folder.
 
-    A file is written under a hidden name and renamed: Spark takes a file once, so it has to appear whole.
+    The same seed writes the same bytes. A file is written under a hidden name and renamed: Spark reads a file once, so it
+    must be complete when it appears.
     """
     chance = random.Random(seed)
     truth = Truth(seed, lines)
@@ -173,14 +175,14 @@ def _request(chance: random.Random, at: datetime, path: str | None = None) -> Ma
 
 def _broken(chance: random.Random, kind: str, made: Made) -> bytes:
     line = made.line
-    if kind == "cut":  # a full disk, or a log that was rotated while it was written
+    if kind == "cut":  # a full disk, or a log rotated while being written
         return line[: chance.randrange(1, len(line))]
     if kind == "status":
         return line.replace(b'" %d ' % made.status, b'" %s ' % chance.choice((b"2OO", b"-", b"999", b"20")), 1)
     if kind == "date":
         stamp = line[line.index(b"[") : line.index(b"]") + 1]
         return line.replace(stamp, chance.choice((b"[31/Feb/2026:08:00:00 +0000]", b"[-]", b"[1772438400.123]")), 1)
-    # TLS spoken to a plain port, or a block of a file that was never written. A newline would make two lines of it.
+    # TLS sent to a plain port, or a file block that was never written. A newline would split it into two lines.
     junk = b"\x16\x03\x01" + bytes(chance.randrange(256) for _ in range(chance.randrange(5, 60))) + b"\x00\xff"
     return junk.replace(b"\n", b"\x0b")
 
@@ -202,15 +204,17 @@ def _write_whole(path: Path, content: bytes) -> None:
 
 def main(
     out: Annotated[Path, typer.Option(file_okay=False, help="Folder for logs/, reference.csv and truth.json.")],
-    lines: Annotated[int, typer.Option(min=1, help="Lines in all.")] = 20_000,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 1,
-    files: Annotated[int, typer.Option(min=1, help="Files they are spread over.")] = 8,
+    lines: Annotated[int, typer.Option(min=1, help="Number of lines.")] = 20_000,
+    seed: Annotated[int, typer.Option(help="Seed; the same seed writes the same bytes.")] = 1,
+    files: Annotated[int, typer.Option(min=1, help="Number of files.")] = 8,
     malformed: Annotated[float, typer.Option(min=0, max=0.5, help="Share of lines that can't be parsed.")] = 0.02,
-    poison: Annotated[float, typer.Option(min=0, max=0.5, help="Share of lines that fail behind the parser.")] = 0.01,
+    poison: Annotated[float, typer.Option(min=0, max=0.5, help="Share of lines that fail after the parser.")] = 0.01,
 ) -> None:
-    """Write access logs with seeded faults, the reference table that goes with them, and the truth about both."""
+    """Write access logs with seeded faults, their reference table, and the truth about both."""
     if (out / "logs").exists():
-        raise typer.BadParameter(f"{out} has logs already, which are not in the new truth", param_hint="--out")
+        raise typer.BadParameter(
+            f"{out} already has logs, which the new truth would not cover. Pass another folder.", param_hint="--out"
+        )
     truth = generate(out, lines, seed, files, malformed, poison)
     typer.echo(f"{truth.lines} lines in {files} files: {len(truth.malformed)} malformed, {len(truth.poison)} poison")
 

@@ -1,9 +1,8 @@
-"""The pipeline over access logs: parses, enriches and aggregates files of them, tracked line by line.
+"""Pipeline that parses, enriches and aggregates access logs, tracked line by line.
 
-files -> lines (roots) -> flat_map `parse` -> join `sections` with a reference table -> flat_map `enrich`, whose rows go two
-ways: to `parquet`, a sink of every hit, and through group_by `per-minute` to `sqlite`, a sink of the sums. A line that
-can't be parsed, or that `enrich` can't work on, is tried again as often as the retry policy says, and ends as a dead
-letter with its text.
+files -> lines (roots) -> flat_map `parse` -> join `sections` with a reference table -> flat_map `enrich`. Its rows go to two
+sinks: every hit to `parquet`, and sums through group_by `per-minute` to `sqlite`. A line that `parse` or `enrich` can't
+process is retried according to the retry policy, and becomes a dead letter with its text.
 """
 
 import re
@@ -34,12 +33,12 @@ COUNTED = ("message_id", "bytes", "status", "over_budget")
 
 
 def lines_of(spark: SparkSession, logs: Path, files: int) -> DataFrame:
-    """Read a row per line with the columns `file` and `row`, of which `TrackedBatches` makes message ids.
+    """Read a row per line with the columns `file` and `row`, from which `TrackedBatches` derives message ids.
 
-    A message id has to be the same whenever a micro-batch is read again, and another for each line. The text does not do:
-    two requests within a second give equal lines, and junk has no request id. The place does: a log file that was rotated
-    doesn't change. Spark's text source numbers no lines, so each file is taken as one row and cut here; it has to fit into
-    the memory of a task. Latin-1 makes a character of every byte, so that junk gets to its dead letter as it was.
+    A message id must be the same whenever a micro-batch is read again, and distinct for each line. The text can't serve as
+    id: two requests within a second may have equal lines, and junk has no request id. The place can: a rotated log file
+    doesn't change. Spark's text source doesn't number lines, so each file is read as one row and split here. It must fit
+    into the memory of a task. Latin-1 maps every byte to a character, so junk reaches its dead letter unchanged.
     """
     whole = spark.readStream.option("maxFilesPerTrigger", files).text(str(logs), wholetext=True)
     lines = F.split(F.decode(F.col("value").cast("binary"), "ISO-8859-1"), "\n")
@@ -48,20 +47,20 @@ def lines_of(spark: SparkSession, logs: Path, files: int) -> DataFrame:
 
 
 def pipeline(store: Store, sections: DataFrame, tracker: Tracker, lines: DataFrame) -> None:
-    """Run one emission: all lines of a micro-batch, or those of them to be tried again."""
+    """Run one emission: the lines of a micro-batch, or lines to retry."""
     hits = lines.transform(tracker.flat_map, parse, HIT)
     known = tracker.join(hits, sections, on="prefix", how="left", name="sections")
     enriched = known.transform(tracker.flat_map, enrich, ENRICHED)
-    # A replay writes another file: readers take each message id once.
+    # A replay writes another file, so readers must deduplicate by message id.
     tracker.write(enriched, lambda writer: writer.mode("append").parquet(str(store.hits)), name="parquet")
-    # Not sums: of the lines of a group some may come again, in a group of another emission. So the ids go along.
+    # Pass ids instead of sums: some lines of a group may be replayed in another emission.
     hits_of_group = F.collect_list(F.struct(*COUNTED)).alias("hits")
     groups = tracker.group_by(enriched, ["minute", "section"], hits_of_group, partial=True, name="per-minute")
     tracker.write_dataframe(groups, lambda rows: store.count(tracker.batch_id, rows.collect()), name="sqlite")
 
 
 def parse(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Split a line in combined log format into its parts; a line in another one fails at every attempt."""
+    """Split a line in combined log format into its parts. Other lines fail at every attempt."""
     match = LINE.fullmatch(row["line"])
     if match is None:
         raise RowFailedError("not in combined log format")
@@ -83,7 +82,7 @@ def parse(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def enrich(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Add what the reference table has of the section. A budget that is no number raises, which fails the line."""
+    """Add the section's data from the reference table. A non-numeric budget raises, which fails the line."""
     budget = row["budget_bytes"]
     over_budget = budget is not None and row["bytes"] > int(budget)
     yield {**row, "section": row["section"] or "other", "over_budget": over_budget}

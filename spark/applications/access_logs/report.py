@@ -1,4 +1,4 @@
-"""What became of the lines: counters, the closing table, and the comparison with the truth."""
+"""Report of a run: counters, the closing table, and the comparison with the truth."""
 
 import json
 from collections import Counter
@@ -17,7 +17,7 @@ from spark.applications.access_logs.store import Store
 
 
 def progress(status: StreamStatus) -> str:
-    """Make a line about a stream."""
+    """Build the progress line of a stream."""
     counts = status.counts
     return (
         f"micro-batch {status.batches + 1}: emitted {counts.emitted}, acked {counts.acked}, failed {counts.failed}, "
@@ -28,7 +28,7 @@ def progress(status: StreamStatus) -> str:
 
 @dataclass
 class Result:
-    """What the program prints: first of this process, then of everything that is in the store and the dead letters."""
+    """Numbers that the program prints: of this process, then of the whole store and all dead letters."""
 
     batches: int
     lines: int
@@ -55,7 +55,7 @@ def result(
     status: StreamStatus, duration_secs: float, store: Store, acker: Acker, logs: Path, pending: int, max_attempts: int,
     truth: Path | None,
 ) -> Result:  # fmt: skip
-    """Gather it all; with the truth, compare."""
+    """Collect the results, and compare them with the truth if there is one."""
     counts = status.counts
     letters = letters_of(acker, logs)
     rows, written = store.written()
@@ -67,10 +67,10 @@ def result(
         checks |= {
             "every good line once in parquet": set(written.values()) == good and len(written) == len(good),
             "every good line once in SQLite": counted == written.keys() and per_minute == known.per_minute,
-            "every malformed line a dead letter, as it was": _are_dead_letters(
+            "every malformed line a dead letter, unchanged": _are_dead_letters(
                 letters, known.malformed, "parse", max_attempts
             ),
-            f"every poison line one, after {max_attempts} attempts": _are_dead_letters(
+            f"every poison line a dead letter after {max_attempts} attempts": _are_dead_letters(
                 letters, known.poison, "enrich", max_attempts
             ),
             "no other dead letter": letters.keys() == {(p.file, p.row) for p in (*known.malformed, *known.poison)},
@@ -99,7 +99,7 @@ def result(
 
 
 def letters_of(acker: Acker, logs: Path) -> dict[tuple[str, int], list[DeadLetter]]:
-    """Dead letters about lines of these logs, by file and line; one that a run before a kill wrote may stand twice."""
+    """Find the dead letters of these logs by file and line. After a kill, a line may have two."""
     letters_by_line: dict[tuple[str, int], list[DeadLetter]] = {}
     for letter in _all_letters(acker):
         message = json.loads(letter.payload or b"{}")
@@ -130,7 +130,7 @@ def _are_dead_letters(
 
 
 def as_table(result: Result) -> Table:
-    """Make the closing table."""
+    """Build the closing table."""
     table = Table(title="access logs, every line tracked", title_justify="left")
     table.add_column("what")
     table.add_column("count", justify="right")
@@ -144,14 +144,14 @@ def as_table(result: Result) -> Table:
         "  lost and emitted again": result.lost,
         "replayed": result.replayed,
         "dead-lettered": result.dead_lettered,
-        "outcomes of a run that was killed": result.late,
+        "late outcomes of a killed run": result.late,
         "pending": result.pending,
         "seconds": result.secs,
     }
     for label, value in of_this_run.items():
         table.add_row(label, f"{value:,}")
     table.add_section()
-    table.add_row("[bold]of all runs[/bold]", "")
+    table.add_row("[bold]all runs[/bold]", "")
     of_all_runs = {
         "hits in parquet": result.hits,
         "  rows written for them": result.hits_written,

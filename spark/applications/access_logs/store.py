@@ -1,4 +1,4 @@
-"""Where the pipeline keeps its results: a folder of parquet files, and sums in SQLite that count each line once."""
+"""Results of the pipeline: a folder of Parquet files, and sums in SQLite that count each line once."""
 
 import sqlite3
 from collections.abc import Iterable
@@ -35,17 +35,17 @@ class Minute(NamedTuple):
 
 
 class Store:
-    """The folder given as --out.
+    """The folder passed as --out.
 
     Attributes:
-        hits: folder of parquet files. A message may stand in several of them.
-        database: SQLite file; written by one process only.
-        checkpoint: Spark's notes on which files it has read.
-        parked: the parking location of the stream.
+        hits: folder of Parquet files. A message may be in several of them.
+        database: SQLite file, written by one process only.
+        checkpoint: checkpoint of the query, in which Spark records the files it has read.
+        parking_location: parking location of the stream.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Make the folder, or go on with it."""
+        """Create the folder, or reuse it."""
         self.hits, self.database = folder / "hits", folder / "minutes.sqlite"
         self.checkpoint, self.parking_location = folder / "checkpoint", folder / "parked"
         self.hits.mkdir(parents=True, exist_ok=True)
@@ -53,13 +53,13 @@ class Store:
             database.executescript(_TABLES)
 
     def count(self, batch: int | None, groups: Iterable[Any]) -> None:
-        """Add groups of hits to the sums, leaving out those that are in already.
+        """Add groups of hits to the sums, without hits that are already counted.
 
-        Guarantee: a message counts once, however often it comes and wherever the process is killed, because the sums and the
-        ids they contain change in one transaction.
+        Guarantee: a message counts once, no matter how often it arrives and when the process is killed. The sums and the ids
+        in them change in one transaction.
 
         Args:
-            batch: number of the micro-batch; None: none was under way.
+            batch: number of the micro-batch; None: outside a micro-batch.
             groups: rows with `minute`, `section` and `hits`.
         """
         with closing(sqlite3.connect(self.database)) as database, database:
@@ -82,12 +82,12 @@ class Store:
             return [Minute(*row) for row in database.execute("SELECT * FROM per_minute ORDER BY minute, section")]
 
     def counted(self) -> set[int]:
-        """Read the message ids that are in the sums."""
+        """Read the ids of counted messages."""
         with closing(sqlite3.connect(self.database)) as database:
             return {message_id for (message_id,) in database.execute("SELECT message_id FROM counted")}
 
     def written(self) -> tuple[int, dict[int, tuple[str, int]]]:
-        """Count rows in the parquet files, and find of each message once: id -> name of its file, number of its line."""
+        """Read the Parquet files. Return the number of rows, and message id -> file name and line number."""
         rows, places = 0, {}
         for path in self.hits.glob("*.parquet"):
             table = pq.read_table(path, columns=["message_id", "file", "row"])

@@ -1,5 +1,5 @@
-"""A tree that begins in one Spark application and completes in another, whose executors ack by themselves.
+"""A tree that starts in one Spark application and completes in another, whose executors ack directly.
 
-`python -m spark.applications.direct_acks export` and
-`python -m spark.applications.direct_acks price`, in any order and beside each other.
+Run `python -m spark.applications.direct_acks export` and `python -m spark.applications.direct_acks price` side by side, in
+any order.
 """

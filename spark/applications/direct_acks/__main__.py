@@ -1,4 +1,4 @@
-"""Two Spark applications: `python -m spark.applications.direct_acks export`, and beside it the same with `price`."""
+"""Two Spark applications: run `python -m spark.applications.direct_acks export`, and `price` next to it."""
 
 import json
 import time
@@ -15,10 +15,10 @@ from acker_redis import Acker, AckerError
 from spark.applications.direct_acks import orders, prices
 from spark.support.session import quiet_session
 
-Folder = Annotated[Path, typer.Option(file_okay=False, help="Where one application leaves what the other takes.")]
+Folder = Annotated[Path, typer.Option(file_okay=False, help="Folder that `export` writes and `price` reads.")]
 Redis = Annotated[str, typer.Option(envvar="ACKER_REDIS_URL", help="Redis URL.")]
-App = Annotated[str, typer.Option(help="Name of the acker's app; the same for both.")]
-Master = Annotated[str, typer.Option(help="Spark master; give retries as in local[2,4].")]
+App = Annotated[str, typer.Option(help="Name of the acker's app, the same for both.")]
+Master = Annotated[str, typer.Option(help="Spark master, with task retries as in local[2,4].")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 LOCAL = "redis://127.0.0.1:6379/0"
 
@@ -31,14 +31,14 @@ def export(
     redis: Redis = LOCAL,
     app: App = orders.APP,
     master: Master = "local[1,4]",
-    count: Annotated[int, typer.Option("--orders", min=1, help="Orders to emit.")] = 1_000,
+    count: Annotated[int, typer.Option("--orders", min=1, help="Number of orders to emit.")] = 1_000,
     executor_redis: Annotated[
-        str | None, typer.Option(envvar="ACKER_EXECUTOR_REDIS_URL", help="The same server as executors log in to it.")
+        str | None, typer.Option(envvar="ACKER_EXECUTOR_REDIS_URL", help="URL of the same server for executors.")
     ] = None,
     message_timeout_secs: Annotated[float, typer.Option(min=0.5, help="Message timeout.")] = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Export the items of orders, and wait until all of them are acked. Exit 0 if every order has its outcome."""
+    """Export the items of orders, and wait until all are acked. Exit 0 if every order has an outcome."""
     try:
         with (
             Acker.connect(redis, app=app, message_timeout_secs=message_timeout_secs) as acker,
@@ -53,7 +53,7 @@ def export(
         print(json.dumps({**asdict(counts), "pending": pending, "reasons": reasons}))
     else:
         print(
-            f"first application: {counts.acked:,} of {count:,} orders done, when the second had acked their last item"
+            f"first application: {counts.acked:,} of {count:,} orders done, once the second had acked their last item"
         )
         print(f"                   {counts.dead_lettered:,} dead letters: {', '.join(reasons) or 'none'}")
     raise typer.Exit(0 if counts.acked + counts.dead_lettered == count and not pending else 1)
@@ -62,12 +62,12 @@ def export(
 @program.command()
 def price(
     folder: Folder,
-    out: Annotated[Path, typer.Option(file_okay=False, help="Where to write priced items.")],
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for priced items.")],
     redis: Redis = LOCAL,
     app: App = orders.APP,
     master: Master = "local[1,4]",
 ) -> None:
-    """Price the items that `export` leaves, and ack each of them, until `export` has ended."""
+    """Price and ack the items that `export` writes, until `export` ends."""
     try:
         with quiet_session(master, "prices") as spark:
             prices.run(spark, redis, app, folder.resolve(), out.resolve(), partial(time.sleep, 0.1))

@@ -1,4 +1,4 @@
-"""`python -m spark.applications.direct_acks.demo`: both applications beside each other, and what became of the orders."""
+"""Demo that runs both applications side by side: `python -m spark.applications.direct_acks.demo`."""
 
 import json
 import tempfile
@@ -14,9 +14,9 @@ from spark.support.services import Place, services, start, wait_for
 
 
 def main(
-    count: Annotated[int, typer.Option("--orders", min=1, help="Orders to emit.")] = 1_000,
+    count: Annotated[int, typer.Option("--orders", min=1, help="Number of orders to emit.")] = 1_000,
     server: Annotated[
-        str | None, typer.Option(help="Server program to start, such as redis-server; default: the embedded Valkey.")
+        str | None, typer.Option(help="Server program to start, such as redis-server. Default: the embedded Valkey.")
     ] = None,
 ) -> None:
     """Run both applications with everything they need."""
@@ -26,7 +26,7 @@ def main(
 
 
 def run(place: Place, count: int = 1_000) -> int:
-    """Run both applications on a server; give 0 if every order is done or a dead letter, and all items were priced."""
+    """Run both applications. Return 0 if every order is done or a dead letter, and all known items are priced."""
     with tempfile.TemporaryDirectory(prefix="direct-acks-") as name:
         folder, out = Path(name, "items"), Path(name, "priced")
         spout, executor = (place.url_of(role, APP) for role in (Role.SPOUT, Role.EXECUTOR))
@@ -34,14 +34,14 @@ def run(place: Place, count: int = 1_000) -> int:
         price = ("price", "--folder", str(folder), "--out", str(out))
         status = wait_for(
             start("spark.applications.direct_acks", *export, redis_url=spout, executor_url=executor),
-            start("spark.applications.direct_acks", *price, redis_url=executor),  # this one only acks
+            start("spark.applications.direct_acks", *price, redis_url=executor),  # it only acks
         )
         if status:
             return status
         lines = [line for path in out.glob("*.jsonl") for line in path.read_text(encoding="utf-8").splitlines()]
     priced = {(row["order"], row["item"]) for row in map(json.loads, lines)}
     wanted = {(order, item) for order in range(count) for _, item, _ in items_of({"order": order}) if item in PRICES}
-    typer.echo(f"second application: {len(priced):,} items priced, and acked by its executors")
+    typer.echo(f"second application: {len(priced):,} items priced and acked by its executors")
     return 0 if priced == wanted else 1
 
 

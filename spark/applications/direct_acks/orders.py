@@ -1,6 +1,6 @@
-"""The first application: orders are messages, their items leave for another program, which acks them.
+"""First application: orders are messages, and their items are exported to another program, which acks them.
 
-An order is done here when all of its items are acked there. This application need not know by which program.
+An order is done here once all its items are acked there. This application doesn't need to know which program acks them.
 """
 
 from collections.abc import Iterator
@@ -18,14 +18,14 @@ APP = "direct-acks"
 ITEM = "order bigint, item string, count int"
 BASKET = ("tea", "milk", "bread", "salt")
 UNKNOWN_EVERY = 100
-"""One order in so many has an item without a price."""
+"""One order in this many has an item without a price."""
 
 OVER = "over"
-"""This file appears in the folder when all orders are done."""
+"""Name of the file that appears in the folder once all orders are done."""
 
 
 def run(spark: SparkSession, acker: Acker, executor_url: str | None, orders: int, folder: Path) -> RunResult:
-    """Export the items of so many orders, a folder of parquet files per emission, until every order is done."""
+    """Export the items of orders, one folder of Parquet files per emission, until every order is done."""
     folder.mkdir(parents=True, exist_ok=True)
     spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
     messages = spark.range(orders).select(F.col("id").alias("order"))
@@ -38,12 +38,12 @@ def run(spark: SparkSession, acker: Acker, executor_url: str | None, orders: int
 
 
 def export(folder: Path, tracker: Tracker, orders: DataFrame) -> None:
-    """Run one emission: all orders, or those that are tried again."""
+    """Run one emission: all orders, or orders to retry."""
     items = tracker.flat_map(orders, items_of, ITEM, name="items")
     name = f"{tracker.run_id}-{tracker.emission}"
     draft = folder / f".{name}"
     tracker.export(items, lambda writer: writer.parquet(str(draft)), encoding="array", name="export")
-    draft.rename(folder / name)  # it appears whole
+    draft.rename(folder / name)  # it is complete when it appears
 
 
 def items_of(row: dict[str, Any]) -> Iterator[tuple[int, str, int]]:

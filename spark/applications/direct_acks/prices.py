@@ -1,7 +1,7 @@
-"""The second application: its executors price items, write them, and ack each one directly, with the bare acker.
+"""Second application: its executors price and write items, and ack each one directly with the bare acker.
 
-There is no tracker and no pipeline here: rows carry their roots and edges in the column `anchors`, and
-`foreachPartition` does the rest. Any program can ack the edges it was given; Spark is not needed for it.
+It has no tracker and no pipeline: rows carry their roots and edges in the column `anchors`, and `foreachPartition` does the
+rest. Any program that has the edges can ack them, with or without Spark.
 """
 
 import json
@@ -21,15 +21,15 @@ COMPONENT = "price"
 
 @cache
 def acker_of_worker(url: str, app: str) -> Acker:
-    """Open one acker per Python worker, which Spark keeps from task to task. It takes the app's settings from the server."""
+    """Open one acker per Python worker, which Spark reuses for its tasks. The server has the app's settings."""
     return Acker.open_existing(url, app)
 
 
 def price_partition(url: str, app: str, name: str, target: Path, rows: Iterable[Row]) -> None:
     """Price the rows of a partition, then ack them.
 
-    The acks go out when the rows are written, never before. A task that runs again writes the same file, and sends the same
-    batch under the same idempotency key, so it counts once: `name` and the partition's number are the same in each run.
+    The acks are sent after the rows are written, never before. A task that runs again writes the same file and sends the same
+    batch with the same idempotency key, so it counts once: `name` and the partition number are the same in each run.
     """
     context = TaskContext.get()
     partition = context.partitionId() if context else 0
@@ -40,7 +40,7 @@ def price_partition(url: str, app: str, name: str, target: Path, rows: Iterable[
             if row.item in PRICES:
                 priced.append({"order": row.order, "item": row.item, "price": PRICES[row.item] * row["count"]})
                 batch.ack_many(roots, edges, component=COMPONENT)
-            else:  # the order fails where it came from, and is exported again or a dead letter there
+            else:  # the order fails upstream, and is exported again or becomes a dead letter there
                 batch.fail_many(roots, reason=f"no price of {row.item!r}", component=COMPONENT)
         draft = target / f".{name}-{partition}"
         draft.write_text("".join(json.dumps(row) + "\n" for row in priced), encoding="utf-8")
@@ -48,7 +48,7 @@ def price_partition(url: str, app: str, name: str, target: Path, rows: Iterable[
 
 
 def run(spark: SparkSession, url: str, app: str, folder: Path, target: Path, pause: Callable[[], object]) -> int:
-    """Work off exported folders as they appear, until all orders are done; give how many there were."""
+    """Process exported folders as they appear, until all orders are done. Return the number of folders."""
     target.mkdir(parents=True, exist_ok=True)
     done: set[str] = set()
     while not (folder / OVER).exists():

@@ -1,1 +1,1 @@
-"""A stream of orders that runs as long as one likes, with poison in it and workers killed: every order accounted for."""
+"""Endless stream of orders, with poison orders and killed workers, in which every order is accounted for."""

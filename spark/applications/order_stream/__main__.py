@@ -1,8 +1,7 @@
-"""`python -m spark.applications.order_stream`: a streaming query over orders that are made meanwhile.
+"""Streaming query over orders that are generated while it runs: `python -m spark.applications.order_stream`.
 
-It runs until Ctrl-C, or for some seconds.
-
-Started again with the same --folder it goes on: with what is parked, and with what Spark had not committed.
+It runs until Ctrl-C, or for the given number of seconds. Start it again with the same --folder to resume with parked orders
+and with orders that Spark had not committed.
 """
 
 import contextlib
@@ -33,18 +32,18 @@ DRAIN_SECS, DRAIN_ALL_SECS = 5.0, 300.0
 
 def main(
     folder: Annotated[
-        Path, typer.Option(file_okay=False, help="For orders, results and checkpoint; the same to go on.")
+        Path, typer.Option(file_okay=False, help="Folder for orders, results and checkpoint; reuse it to resume.")
     ],
     redis: Annotated[str, typer.Option(envvar="ACKER_REDIS_URL", help="Redis URL.")] = "redis://127.0.0.1:6379/0",
     app: Annotated[str, typer.Option(help="Name of the acker's app.")] = "order-stream",
-    master: Annotated[str, typer.Option(help="Spark master; give retries as in local[2,4].")] = "local[2,4]",
+    master: Annotated[str, typer.Option(help="Spark master, with task retries as in local[2,4].")] = "local[2,4]",
     rate: Annotated[float, typer.Option(min=1, max=10_000, help="Orders per second.")] = 200.0,
     kill_every: Annotated[
-        float, typer.Option(min=0, help="Kill a worker at work every so many seconds; 0: never.")
+        float, typer.Option(min=0, help="Interval between kills of a busy worker, in seconds; 0: never.")
     ] = 20.0,
-    seconds: Annotated[float | None, typer.Option(min=1, help="End after so long, with all orders done.")] = None,
+    seconds: Annotated[float | None, typer.Option(min=1, help="Time after which to end, with all orders done.")] = None,
 ) -> None:
-    """Run the stream. Exit 0 if every order that was ever made in this folder is accounted for, else 1."""
+    """Run the stream. Exit 0 if every order ever generated in this folder is accounted for, else 1."""
     console, stop = Console(stderr=True), threading.Event()
     try:
         orders = Orders(folder.resolve(), rate)
@@ -68,7 +67,7 @@ def run(
     spark: Any, acker: Acker, store: Store, orders: Orders, stop: threading.Event, kill_every: float,
     seconds: float | None, console: Console,
 ) -> Account:  # fmt: skip
-    """Run the stream, and count what became of the orders."""
+    """Run the stream, and account for the orders."""
     latencies = dashboard.Latencies()
     batches = TrackedBatches(
         partial(pipeline, store), acker=acker, ids="id", parking_location=str(store.parking_location), dead_letter_bytes=1000,
@@ -100,10 +99,11 @@ def _watch(
     query: Any, batches: TrackedBatches, acker: Acker, store: Store, orders: Orders, earlier: tuple[int, int],
     latencies: dashboard.Latencies, stop: threading.Event, kill_every: float, seconds: float | None, console: Console,
 ) -> None:  # fmt: skip
-    """Show how it goes, and kill a worker now and then, until it is time to end.
+    """Show the progress, and kill a worker at intervals, until it is time to end.
 
     Raises:
-        PySparkException: the query ended with it.
+        PySparkException: the query failed.
+        AckerError: the query ended unexpectedly.
     """
     began = killed_at = printed_at = time.monotonic()
     killed, letters, after = 0, Counter[str](), ""
@@ -111,7 +111,7 @@ def _watch(
         while not stop.wait(LOOK_SECS):
             if not query.isActive:
                 query.awaitTermination()
-                raise AckerError("the query ended")
+                raise AckerError("The query ended unexpectedly. Start the program again to resume.")
             now = time.monotonic()
             if seconds is not None and now - began > seconds:
                 return
@@ -133,14 +133,14 @@ def _watch(
 
 
 def summary_of(result: Account, folder: Path) -> str:
-    """Describe the account."""
+    """Describe an account in a few lines."""
     lines = [
         f"{result.made:,} orders: {result.in_both:,} in both sinks, {result.dead_letters:,} dead letters, "
-        f"{result.parked:,} parked, {result.to_come:,} still to be read",
-        f"not where they have to be: {', '.join(map(str, result.wrong[:20]))}" if result.wrong else "nothing is lost",
+        f"{result.parked:,} parked, {result.to_come:,} not read yet",
+        f"Lost or misplaced orders: {', '.join(map(str, result.wrong[:20]))}" if result.wrong else "Nothing is lost.",
     ]
     if result.parked or result.to_come:
-        lines.append(f"start again with --folder {folder} to go on; remove it to begin from nothing")
+        lines.append(f"Start again with --folder {folder} to resume, or remove the folder to start over.")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""The live dashboard: rates, what is in flight and parked, latencies."""
+"""Live dashboard: rates, orders in flight and parked, latencies."""
 
 import threading
 import time
@@ -14,19 +14,19 @@ WINDOW_SECS = 60.0
 
 
 class Latencies:
-    """Keep the latencies of orders that were done in the last minute."""
+    """Keep the latencies of orders completed in the last minute."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._parts: deque[tuple[float, npt.NDArray[np.float64]]] = deque()
 
     def add(self, ages_secs: npt.NDArray[np.float64]) -> None:
-        """Note orders that are done now; any thread may call this."""
+        """Add orders that were just completed. Thread-safe."""
         with self._lock:
             self._parts.append((time.monotonic(), ages_secs))
 
     def summary(self) -> tuple[float, float, float]:
-        """Compute orders done per second, p50 and p99 in seconds."""
+        """Compute orders per second, and the p50 and p99 latencies in seconds."""
         with self._lock:
             while self._parts and self._parts[0][0] < time.monotonic() - WINDOW_SECS:
                 self._parts.popleft()
@@ -49,7 +49,7 @@ def facts(
     killed: int,
     running_secs: float,
 ) -> dict[str, str]:
-    """Collect the lines of the dashboard by name. Earlier runs made `before` of the orders, and did not finish `left`."""
+    """Build the lines of the dashboard by name. Earlier runs generated `before` orders and left `left` unfinished."""
     per_sec, p50, p99 = latencies.summary()
     parked = {
         f"{reason or 'in flight'}{f' in {component}' if component else ''}": count
@@ -70,15 +70,15 @@ def facts(
 
 
 def as_table(lines: dict[str, str]) -> Table:
-    """Make a table for a terminal."""
-    table = Table(title="orders, each tracked; Ctrl-C ends", title_justify="left", show_header=False)
+    """Build the table for a terminal."""
+    table = Table(title="orders, each one tracked (Ctrl-C to stop)", title_justify="left", show_header=False)
     for name, value in lines.items():
         table.add_row(name, value)
     return table
 
 
 def as_line(lines: dict[str, str]) -> str:
-    """Make a line for a log."""
+    """Build the line for a log."""
     return "; ".join(f"{name}: {value}" for name, value in lines.items())
 
 

@@ -1,4 +1,4 @@
-"""`make stream`: the stream of orders with a private server and a rotator beside it; Ctrl-C, and start again."""
+"""Demo for `make stream`: starts a server and a rotator, and runs the stream of orders until Ctrl-C."""
 
 import contextlib
 import signal
@@ -20,15 +20,17 @@ def main(
     context: typer.Context,
     folder: Annotated[
         Path | None,
-        typer.Option(file_okay=False, help="The same to go on; default: one in the folder for temporary files."),
+        typer.Option(
+            file_okay=False, help="Folder of the stream; reuse it to resume. Default: one in the temporary folder."
+        ),
     ] = None,
     server: Annotated[
-        str | None, typer.Option(help="Server program to start, such as redis-server; default: the embedded Valkey.")
+        str | None, typer.Option(help="Server program to start, such as redis-server. Default: the embedded Valkey.")
     ] = None,
 ) -> None:
-    """Run the stream with everything it needs. Further options are the stream's own."""
+    """Run the stream with everything it needs. Further options are passed to the stream."""
     here = folder or Path(tempfile.gettempdir()) / "order-stream"
-    typer.echo(f"folder: {here}{', from before' if here.exists() else ''}")
+    typer.echo(f"folder: {here}{' (resuming)' if here.exists() else ''}")
     with services(server, quiet=False) as place:
         spout = place.url_of(Role.SPOUT, app_among(context.args, "order-stream"))
         job = start("spark.applications.order_stream", "--folder", str(here), *context.args, redis_url=spout)
@@ -37,19 +39,19 @@ def main(
 
 
 def until_ended(job: "subprocess.Popen[bytes]") -> int:
-    """Wait for the stream; Ctrl-C lets it end well, a second one at once."""
+    """Wait for the stream. Ctrl-C ends it gracefully, and a second Ctrl-C at once."""
     try:
         while job.poll() is None:
             time.sleep(0.05)
     except KeyboardInterrupt:
-        typer.echo("ending; once more to end at once", err=True)
+        typer.echo("Stopping. Press Ctrl-C again to stop at once.", err=True)
         with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
             job.send_signal(signal.SIGINT)
             job.wait(timeout=ENDS_IN_SECS)
         if job.poll() is None:
             return 130
     finally:
-        kill(job)  # what is left of it: a JVM that is interrupted while it starts outlives its driver
+        kill(job)  # a JVM that is interrupted while it starts outlives its driver
     return job.returncode
 
 

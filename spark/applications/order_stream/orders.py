@@ -1,4 +1,4 @@
-"""The source: orders at a steady rate, as files of JSON lines. Which of them are poison follows from their numbers."""
+"""Source of orders: files of JSON lines at a steady rate. An order's number determines whether it is poison."""
 
 import json
 import random
@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 TICK_SECS = 0.5
 POISON = 100
-"""One order in so many is poison."""
+"""One order in this many is poison."""
 
 KINDS = ("malformed", "hasty", "hopeless")
-"""No number in it, which no attempt changes; good only after HASTY_SECS; failing at every attempt."""
+"""Kinds of poison: a price that is no number; good only after HASTY_SECS; failing at every attempt."""
 
 HASTY_SECS = 3.0
 
@@ -22,24 +22,24 @@ _ITEMS = ("apple", "bread", "cheese", "dates", "eggs")
 
 
 def kind_of(number: int) -> str:
-    """Tell what is wrong with an order; empty for a good one."""
+    """Return the kind of poison of an order; empty for a good one."""
     return KINDS[number // POISON % len(KINDS)] if number % POISON == POISON // 2 else ""
 
 
 def must_be_dead_letter(number: int) -> bool:
-    """Return True if an order has to end as a dead letter."""
+    """Return True if an order must become a dead letter."""
     return kind_of(number) in ("malformed", "hopeless")
 
 
 class Orders:
-    """Writes a file every half second, whole or not at all; goes on counting where the files that are there end.
+    """Write a complete file of orders every half second, numbered after those in existing files.
 
     Attributes:
-        folder: of the files, each named by the number of its first order and how many it has.
+        folder: folder of the files. A file is named after the number of its first order and its count of orders.
     """
 
     def __init__(self, folder: Path, per_sec: float) -> None:
-        """Find the files that are there; nothing is written before `start`."""
+        """Read the existing files. `start` begins to write."""
         self.folder = folder / "orders"
         self.folder.mkdir(parents=True, exist_ok=True)
         self._draft = folder / "orders.draft"
@@ -52,23 +52,23 @@ class Orders:
         self.made = sum(written[-1][0]) if written else 0
 
     def start(self) -> None:
-        """Begin."""
+        """Start writing."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; the file under way is finished."""
+        """Stop after the current file."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def ages_secs(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Compute how long ago orders were written."""
+        """Compute the ages of orders, in seconds."""
         firsts, times = np.array(self._firsts), np.array(self._times)
         ages: npt.NDArray[np.float64] = time.time() - times[np.searchsorted(firsts, numbers, side="right") - 1]
         return ages
 
     def write(self, count: int) -> None:
-        """Write a file of so many orders."""
+        """Write a file of `count` orders."""
         draw, now = random.Random(self.made), time.time()
         lines = [json.dumps(_order(number, now, draw)) for number in range(self.made, self.made + count)]
         self._draft.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The pipeline over orders: a flat_map function checks each, and those that are right go to both sinks."""
+"""Pipeline over orders: a flat_map function checks each, and valid ones go to both sinks."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ def pipeline(store: Store, tracker: Tracker, orders: DataFrame) -> None:
 
 
 def check(kill: Path, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Check an order, and give its price in cents."""
+    """Check an order, and convert its price to cents."""
     _die_if_asked(kill)
     if kind_of(row["id"]) == "hasty" and time.time() < row["made_ms"] / 1000 + HASTY_SECS:
         raise RowFailedError("the customer is still choosing")
@@ -41,10 +41,10 @@ def check(kill: Path, row: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def _die_if_asked(kill: Path) -> None:
-    """Die in the middle of the work if the file is there, and take it: Spark tries the task again."""
+    """Remove the kill file and die, if it exists. Spark then retries the task."""
     if kill.exists():
         try:
             kill.unlink()
-        except FileNotFoundError:  # another one took it
+        except FileNotFoundError:  # another worker removed it
             return
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Where orders go: a folder of parquet files, and SQLite; and what became of each, counted from there."""
+"""Sinks of the orders (a folder of Parquet files, and SQLite), and the account of all orders from them."""
 
 import fcntl
 import sqlite3
@@ -21,21 +21,21 @@ CREATE TABLE IF NOT EXISTS letters (id INTEGER PRIMARY KEY, reason TEXT, detail 
 
 
 class Store:
-    """The folder given as --folder, for one program at a time: `with Store(folder) as store`.
+    """The folder passed as --folder, for one program at a time: `with Store(folder) as store`.
 
     Attributes:
-        parquet: folder of the first sink. An order may stand in several files; readers take it once.
-        database: of the second, which knows orders by their numbers.
-        checkpoint: Spark's.
-        parked_location: the parking location of the stream.
-        kill: a file; the worker that finds it dies.
+        parquet: folder of the first sink. An order may be in several files, so readers deduplicate.
+        database: SQLite file of the second sink, with orders by number.
+        checkpoint: checkpoint of the query.
+        parking_location: parking location of the stream.
+        kill: kill file. The worker that finds it dies.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Make the folder, or go on with it.
+        """Create the folder, or reuse it.
 
         Raises:
-            AckerError: another program works in it.
+            AckerError: another program uses the folder.
         """
         self.parquet, self.database = folder / "parquet", folder / "orders.sqlite"
         self.checkpoint, self.parking_location = folder / "checkpoint", folder / "parked"
@@ -46,7 +46,9 @@ class Store:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             self._lock.close()
-            raise AckerError(f"{folder} is in use by another stream of orders: end that one, or give --folder") from exc
+            raise AckerError(
+                f"{folder} is in use by another stream of orders. Stop that one, or pass another --folder."
+            ) from exc
         with closing(sqlite3.connect(self.database)) as database, database:
             database.executescript(_TABLES)
 
@@ -54,18 +56,18 @@ class Store:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Let another program have the folder."""
+        """Release the folder for other programs."""
         self._lock.close()
 
     def insert(self, rows: Iterable[Any]) -> None:
-        """Insert orders in one transaction; one that is in the table already stays as it is."""
+        """Insert orders in one transaction, without those that the table already has."""
         with closing(sqlite3.connect(self.database)) as database, database:
             database.executemany(
                 "INSERT OR IGNORE INTO orders VALUES (?, ?, ?)", [(r.id, r.item, r.cents) for r in rows]
             )
 
     def keep_letters(self, letters: Iterable[DeadLetter]) -> None:
-        """Keep dead letters, which would go with the demo's server."""
+        """Store dead letters, because the demo's server loses them when it stops."""
         rows = [(letter.message_id, letter.reason, letter.detail) for letter in letters]
         with closing(sqlite3.connect(self.database)) as database, database:
             database.executemany("INSERT OR REPLACE INTO letters VALUES (?, ?, ?)", rows)
@@ -79,7 +81,7 @@ class Store:
         return set(self._ids("letters"))
 
     def written(self) -> set[int]:
-        """Read the orders in parquet files."""
+        """Read the orders in Parquet files."""
         return {
             number
             for path in self.parquet.glob("*.parquet")
@@ -98,15 +100,15 @@ class Store:
 
 @dataclass(frozen=True)
 class Account:
-    """What became of all orders that were ever made.
+    """Account of all orders that were ever generated.
 
     Attributes:
-        made: orders.
-        in_both: in both sinks.
-        given_up: dead letters.
-        parked: neither, and parked.
-        to_come: neither, and in files that Spark has not committed yet.
-        wrong: numbers of orders that are somewhere they must not be, or nowhere.
+        made: number of orders.
+        in_both: number of orders in both sinks.
+        dead_letters: number of orders that are dead letters.
+        parked: number of other orders that are parked.
+        to_come: number of other orders, in files that Spark has not committed yet.
+        wrong: numbers of orders that are lost, or are where they must not be.
     """
 
     made: int
@@ -118,7 +120,7 @@ class Account:
 
 
 def account(store: Store, made: int, must_be_dead_letters: Iterable[int], *, all_read: bool) -> Account:
-    """Count, from what the sinks hold. `all_read`: nothing may be left to come."""
+    """Account for all orders from the contents of the sinks. With `all_read`, an unfinished order is wrong."""
     both, letters = store.written() & store.inserted(), store.letters()
     bad = set(must_be_dead_letters)
     left = set(range(made)) - both - letters

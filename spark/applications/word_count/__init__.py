@@ -1,1 +1,1 @@
-"""Word count over real text, with every line tracked: `python -m spark.applications.word_count`."""
+"""Word count over real text with every line tracked: `python -m spark.applications.word_count`."""

@@ -1,6 +1,6 @@
-"""`python -m spark.applications.word_count`: counts words with every line tracked, and checks it by an untracked count.
+"""Word count with every line tracked, checked by an untracked count: `python -m spark.applications.word_count`.
 
-On purpose some lines fail at first attempt; they are emitted again under fresh roots until nothing is pending.
+Some lines fail on purpose at their first attempt. They are emitted again under new roots until nothing is pending.
 """
 
 import json
@@ -33,29 +33,35 @@ def main(
     inputs: Annotated[
         list[Path] | None,
         typer.Option(
-            "--input", exists=True, dir_okay=False, help="Text files; default: Python's documentation topics."
+            "--input", exists=True, dir_okay=False, help="Text files. Default: Python's documentation topics."
         ),
     ] = None,
-    master: Annotated[str, typer.Option(help="Spark master; give retries as in local[2,4].")] = "local[*,4]",
+    master: Annotated[str, typer.Option(help="Spark master, with task retries as in local[2,4].")] = "local[*,4]",
     redis: Annotated[str, typer.Option(envvar="ACKER_REDIS_URL", help="Redis URL.")] = "redis://127.0.0.1:6379/0",
     app: Annotated[str, typer.Option(help="Name of the acker's app.")] = "word-count",
-    fail_rate: Annotated[float, typer.Option(min=0, max=1, help="Lines that fail at first attempt.")] = 0.01,
+    fail_rate: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of lines that fail at their first attempt.")
+    ] = 0.01,
     lose_rate: Annotated[
         float,
         typer.Option(
-            min=0, max=1, help="Words lost before the sink without the tracker: nothing is acked, the run is to end."
+            min=0,
+            max=1,
+            help="Share of words lost before the sink, unknown to the tracker. The run ends with nothing acked.",
         ),
     ] = 0.0,
-    operators: Annotated[Operators, typer.Option(help="What the splitting is written in.")] = Operators.PYTHON,
-    kill_task: Annotated[bool, typer.Option("--kill-task", help="Kill one Python worker at its work.")] = False,
+    operators: Annotated[Operators, typer.Option(help="Language of the split operator.")] = Operators.PYTHON,
+    kill_task: Annotated[bool, typer.Option("--kill-task", help="Kill one busy Python worker.")] = False,
     message_timeout_secs: Annotated[float, typer.Option(min=0.5, help="Message timeout.")] = 10.0,
-    max_attempts: Annotated[int, typer.Option(min=1, help="Emissions of one line before it is a dead letter.")] = 5,
-    max_lines: Annotated[int | None, typer.Option(min=1, help="Take only so many lines.")] = None,
+    max_attempts: Annotated[int, typer.Option(min=1, help="Attempts per line before it is a dead letter.")] = 5,
+    max_lines: Annotated[int | None, typer.Option(min=1, help="Limit on the number of lines.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
-    """Count words with every line tracked; exit 0 only if every line is accounted for and the counts are right."""
+    """Count words with every line tracked. Exit 0 only if every line is accounted for and the counts are right."""
     if kill_task and operators is Operators.SQL:
-        raise typer.BadParameter("no Python worker runs with --operators sql", param_hint="--kill-task")
+        raise typer.BadParameter(
+            "No Python worker runs with --operators sql. Use --operators python.", param_hint="--kill-task"
+        )
     console = Console(stderr=True)
     try:
         with (
@@ -65,7 +71,7 @@ def main(
             folder = Path(name)
             faults = Faults(fail_rate, lose_rate, folder / "killed" if kill_task else None)
             if not write_lines(read_lines(inputs or []), folder / "lines", max_lines):
-                raise typer.BadParameter("no line with text in the input", param_hint="--input")
+                raise typer.BadParameter("The input has no line with text. Pass another file.", param_hint="--input")
             pipeline = partial(count_words, operators, faults, folder / "words")
             with quiet_session(master, "word-count") as spark:
                 result = run(spark, acker, RetryPolicy(max_attempts, first_delay_secs=0.1), pipeline, folder, console)
@@ -87,7 +93,7 @@ def run(
     folder: Path,
     console: Console,
 ) -> report.Result:
-    """Put every line through the pipeline until nothing is pending; then count and check."""
+    """Run every line through the pipeline until nothing is pending. Then count and check."""
     before = acker.stats()
     lines = spark.read.parquet(str(folder / "lines"))
     started = time.monotonic()
@@ -97,7 +103,7 @@ def run(
             progress=lambda now: live.update(report.progress(now, acker, time.monotonic() - started)),
         )  # fmt: skip
         left_over = Spout(acker, run_id=uuid.uuid4().hex)
-        while acker.stats(oldest=False).pending:  # of a run that was cut short: they time out
+        while acker.stats(oldest=False).pending:  # roots of an interrupted run, which time out
             left_over.poll(block_ms=100)
     duration_secs = time.monotonic() - started
     dead = set(result.dead_letters)

@@ -1,7 +1,7 @@
-"""The pipeline of the word count: lines -> `split`, an operator that derives a row per word -> a shuffle -> `save`, a sink.
+"""Pipeline of the word count: lines -> `split`, an operator that derives a row per word -> shuffle -> `save`, a sink.
 
-A line is done when all its words were written. The sink is Spark's own writer, and every word is written under (line,
-position): a line that is emitted again does not count twice, because readers take each pair once.
+A line is done once all its words are written. The sink is Spark's own writer, and every word is written with (line,
+position). Readers take each pair once, so a line that is emitted again doesn't count twice.
 """
 
 import os
@@ -28,7 +28,7 @@ REASON = "failed on purpose"
 
 
 class Operators(StrEnum):
-    """What the splitting is written in."""
+    """Language of the split operator."""
 
     PYTHON = "python"
     SQL = "sql"
@@ -36,12 +36,12 @@ class Operators(StrEnum):
 
 @dataclass(frozen=True)
 class Faults:
-    """What goes wrong on purpose, at first attempt.
+    """Faults on purpose, at the first attempt.
 
     Attributes:
         fail_rate: share of lines that fail.
-        lose_rate: share of words that are lost where the tracker can't know of it: the sink's proof has to find out.
-        kill_mark: the first task of `split` ends its Python worker, and makes this file before; None: none does.
+        lose_rate: share of words that are lost without the tracker's knowledge, so that the sink's proof must detect it.
+        kill_mark: file that the first task of `split` creates before it kills its Python worker; None: no kill.
     """
 
     fail_rate: float = 0
@@ -50,12 +50,12 @@ class Faults:
 
 
 def count_words(operators: Operators, faults: Faults, output: Path, tracker: Tracker, lines: DataFrame) -> None:
-    """Run one emission: all lines, or those that are tried again."""
+    """Run one emission: all lines, or lines to retry."""
     if tracker.emission:
         faults = Faults()
     split = split_in_sql if operators is Operators.SQL else split_in_python
     words = split(faults, tracker, lines)
-    if faults.lose_rate:  # Spark's own where, which the tracker does not know of
+    if faults.lose_rate:  # Spark's own where, unknown to the tracker
         words = words.where(~chosen_in_sql(faults.lose_rate, "lose", "line", "position"))
     shuffled = words.repartition(lines.sparkSession.sparkContext.defaultParallelism, "word")
     tracker.write(shuffled, lambda writer: writer.mode("append").parquet(str(output)), name="save")
@@ -93,18 +93,18 @@ def split(faults: Faults, batch: pa.RecordBatch) -> FlatMapOutput:
 
 
 def chosen_in_sql(rate: float, salt: str, *columns: str | Column) -> Column:
-    """Choose a share of rows, the same ones whenever they are computed again."""
+    """Choose a share of rows, always the same ones."""
     return F.pmod(F.xxhash64(F.lit(salt), *columns), F.lit(MILLION)) < F.lit(round(rate * MILLION))
 
 
 def chosen(rate: float, salt: str, *columns: np.ndarray) -> np.ndarray:
-    """Choose a share of rows, the same ones whenever the batch is computed again."""
+    """Choose a share of rows, always the same ones."""
     hashed = ids.derive_many(ids.derive(salt), *(np.ascontiguousarray(c, np.int64).view(np.uint64) for c in columns))
     return np.asarray(hashed % np.uint64(MILLION) < np.uint64(round(rate * MILLION)))
 
 
 def die_once(mark: Path) -> None:
-    """End this worker as a crash would, in the first attempt of the first task."""
+    """Kill this worker, as a crash would, in the first attempt of the first task."""
     context = TaskContext.get()
     if context is not None and context.partitionId() == 0 and context.attemptNumber() == 0:
         mark.touch()

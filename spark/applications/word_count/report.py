@@ -1,4 +1,4 @@
-"""What the word count shows: a line while it runs, a table at its end."""
+"""Report of the word count: a live line, and a closing table."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from acker_redis.spark import Progress
 
 @dataclass
 class Result:
-    """What the run prints."""
+    """Numbers that the run prints."""
 
     lines: int
     words: int
@@ -32,7 +32,7 @@ class Result:
 
 
 def progress(now: Progress, acker: Acker, running_secs: float) -> Table:
-    """Make the live display."""
+    """Build the live line."""
     counts, stats = now.counts, acker.stats(oldest=False)
     table = Table.grid(padding=(0, 2))
     late = stats.last_rotation_ms > 3 * stats.tick_ms
@@ -47,7 +47,7 @@ def progress(now: Progress, acker: Acker, running_secs: float) -> Table:
 
 
 def as_table(result: Result) -> Table:
-    """Make the closing table."""
+    """Build the closing table."""
     table = Table(title="word count, every line tracked", title_justify="left")
     table.add_column("what")
     table.add_column("count", justify="right")

@@ -1,4 +1,4 @@
-"""The text of the word count: lines in parquet files, and two counts of their words to compare."""
+"""Text of the word count: lines in Parquet files, and two counts of their words to compare."""
 
 import re
 from collections import Counter
@@ -15,7 +15,7 @@ ROWS_PER_FILE = 4_000
 
 
 def read_lines(paths: list[Path]) -> Iterator[str]:
-    """Read lines of text files, or of the interpreter's own documentation."""
+    """Read the lines of text files, or of Python's own documentation."""
     if not paths:
         from pydoc_data.topics import topics
 
@@ -28,7 +28,7 @@ def read_lines(paths: list[Path]) -> Iterator[str]:
 
 
 def write_lines(lines: Iterator[str], folder: Path, limit: int | None, rows_per_file: int = ROWS_PER_FILE) -> int:
-    """Number the non-blank lines and write them as parquet files: the same rows whenever they are read."""
+    """Number the non-blank lines and write them as Parquet files, so that every read returns the same rows."""
     folder.mkdir()
     texts: list[str] = []
     total = 0
@@ -53,7 +53,7 @@ def write_lines(lines: Iterator[str], folder: Path, limit: int | None, rows_per_
 
 
 def counts_of(written: DataFrame, dead: set[int]) -> Counter[str]:
-    """Count the words in the sink: each occurrence of a word once, however often it was written."""
+    """Count the words in the sink. An occurrence counts once, even if it was written several times."""
     if dead:
         written = written.where(~F.col("line").isin(sorted(dead)))
     rows = written.dropDuplicates(["line", "position"]).groupBy("word").count().toArrow()

@@ -51,7 +51,7 @@ def test_direct_acks_demo_completes_both_applications() -> None:
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert done.stdout.splitlines()[1:] == [
-        "first application: 198 of 200 orders done, when the second had acked their last item",
+        "first application: 198 of 200 orders done, once the second had acked their last item",
         "                   2 dead letters: no price of 'unicorn'",
-        "second application: 500 items priced, and acked by its executors",
+        "second application: 500 items priced and acked by its executors",
     ]
