@@ -128,7 +128,7 @@ class ReplayFrom:
         """
         if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not 1 <= max_bytes <= MAX_PAYLOAD_BYTES:
             raise BadConfigError(
-                f"ReplayFrom.redis: max_bytes={max_bytes!r} is out of range. Set it to the longest message to keep, in "
+                f"ReplayFrom.redis: max_bytes={max_bytes!r} is not valid. Set it to the longest message to keep, in "
                 f"bytes, from 1 to {MAX_PAYLOAD_BYTES}."
             )
         return cls(max_bytes, None if else_fetch is None else _fetch("ReplayFrom.redis: else_fetch", else_fetch))
@@ -228,7 +228,7 @@ def run_settings(
     is_number = isinstance(dead_letter_bytes, int) and not isinstance(dead_letter_bytes, bool)
     if not is_number or not 0 <= dead_letter_bytes <= MAX_PAYLOAD_BYTES:
         raise BadConfigError(
-            f"dead_letter_bytes={dead_letter_bytes!r} is out of range. Set it to the longest message that a dead letter "
+            f"dead_letter_bytes={dead_letter_bytes!r} is not valid. Set it to the longest message that a dead letter "
             f"keeps, in bytes, from 0 (none) to {MAX_PAYLOAD_BYTES}."
         )
     for name, callback in callbacks.items():

@@ -114,7 +114,7 @@ class TrackedBatches:
             )
         check_finite("batch_wait_secs", batch_wait_secs)
         if isinstance(max_parked, bool) or not isinstance(max_parked, int) or max_parked < 0:
-            raise BadConfigError(f"max_parked={max_parked!r} is out of range. Use an integer of 0 or more.")
+            raise BadConfigError(f"max_parked={max_parked!r} is not valid. Use an integer of 0 or more.")
         try:
             spark = SparkSession.active()
         except PySparkRuntimeError as exc:

@@ -93,7 +93,7 @@ def test_replay_of_another_type_is_refused(wrong: object) -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, MAX_PAYLOAD_BYTES + 1, 1.5, True, "1000", None])
 def test_redis_needs_the_longest_message_to_keep(wrong: Any) -> None:
-    with pytest.raises(BadConfigError, match=r"max_bytes=.* is out of range\. Set it to the longest message to keep"):
+    with pytest.raises(BadConfigError, match=r"max_bytes=.* is not valid\. Set it to the longest message to keep"):
         ReplayFrom.redis(max_bytes=wrong)
 
 
