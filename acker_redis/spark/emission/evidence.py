@@ -119,6 +119,6 @@ class _MessagesByRoot:
 def _broken(operator: str, count: int, text: str) -> OperatorBrokenError:
     return OperatorBrokenError(
         f"{count} messages failed in {operator!r}, which has not processed any message ({text}). The operator is probably "
-        "broken, so nothing was dead-lettered. Fix it and run again. If every message may really be bad, set "
+        "broken, so nothing was dead-lettered. Fix it and run again. If the messages are really bad, set "
         "stop_if_all_fail=False."
     )

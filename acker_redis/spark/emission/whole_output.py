@@ -129,7 +129,7 @@ class WholeOutput:
         self.refused += 1
         if self.refused >= self.limit:
             state = (
-                "Sinks that come first in the pipeline may have been written, so run it again until all are."
+                "The first sinks of the pipeline may have been written, so run it again to write all of them."
                 if self.begun
                 else "Nothing was written."
             )

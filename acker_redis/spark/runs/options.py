@@ -108,7 +108,7 @@ class ReplayFrom:
 
     @classmethod
     def redis(cls, *, max_bytes: int, else_fetch: Fetch | None = None) -> Self:
-        """Keep messages in Redis until they are done, and replay them bit by bit.
+        """Keep exact copies of messages in Redis until they are done, and replay these.
 
             replay = ReplayFrom.redis(max_bytes=10_000)
             run_tracked(orders, pipeline, acker=acker, ids="order", replay=replay)

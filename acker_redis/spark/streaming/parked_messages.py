@@ -79,7 +79,11 @@ class ParkedMessages:
         return self._state.left_ids()
 
     def has_to_emit(self, due_by: float) -> bool:
-        """Return True if messages are fresh, under poison-message search, or known poison and due by `due_by`."""
+        """Return True if messages are fresh, searched for poison, or known poison that is due.
+
+        Args:
+            due_by: time by which they are due (`time.monotonic`).
+        """
         return self._state.fresh > 0 or self._state.poison_search.left_by(due_by)
 
     @property
@@ -167,9 +171,7 @@ class ParkedMessages:
         kept = ~np.isin(attempts.message_ids, self._replaying())
         attempts = attempts[kept]
         rows = [self._rows[message] for message in attempts.message_ids.tolist()]
-        fresh = [
-            (message, self._rows[message]) for message in self._fresh_ids()
-        ]  # were queued behind an earlier message
+        fresh = [(message, self._rows[message]) for message in self._fresh_ids()]  # were queued behind another
         queued = [(message, row) for message, rows in self._queued.items() for row in rows if row is not None]
         return Snapshot(attempts, delays[kept], state.causes, rows, [*fresh, *queued], schema, id_column, stream)
 

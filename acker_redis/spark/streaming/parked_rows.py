@@ -175,7 +175,7 @@ class ParkedRows:
         return exact
 
     def _exact(self, texts: dict[int, bytes]) -> set[int]:
-        """Find the messages whose JSON reproduces their rows bit by bit."""
+        """Find the messages whose JSON reproduces their rows exactly."""
         if self.schema is None or not _is_read_from_json(self.schema):
             return set()
         try:
