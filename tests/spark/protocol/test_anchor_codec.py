@@ -160,7 +160,7 @@ def test_run_exported_of_damaged_roots_column_is_an_error(case: MakeCase, damage
         ("id", "id", "Use binary"),
         ("cast(NULL AS binary) AS anchors", "anchors", "1 rows have no anchors"),
         ("X'' AS anchors", "anchors", "1 rows have no anchors"),
-        ("X'' AS anchors, 1 AS message_id", "anchors", "rename it"),
+        ("X'' AS anchors, 1 AS message_id", "anchors", "Rename it"),
     ],
 )
 def test_run_exported_refuses_unusable_rows(case: MakeCase, select: str, column: str, text: str) -> None:
