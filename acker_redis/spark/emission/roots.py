@@ -138,7 +138,7 @@ class EmissionRoots:
                 raise NotExactError(
                     f"{failure.rows:,} rows failed in {failure.component!r}, but {failure.rootless:,} of them name no "
                     f"message, and {foreign:,} messages they name are not part of this emission. The failed messages are "
-                    "unknown, so nothing was acked. Keep the _roots column unchanged, also in rows that you unite with others."
+                    "unknown, so nothing was acked. Keep the column _roots as it is, also in rows that you unite with others."
                 )
         self._initialised.wait()
         if self._error is not None:

@@ -234,7 +234,7 @@ def test_messages_never_passing_together_end_a_whole_output_run(case: MakeCase) 
 
     ended = whole(run, pipeline)
     assert type(ended.error) is NotAcceptedError
-    assert "'fail_where': by chance" in str(ended.error)
+    assert "Last cause: by chance (in 'fail_where')" in str(ended.error)
     assert (ended.acked, ended.letters, run.written()) == (set(), {}, [(9, 9)])
 
 
