@@ -176,7 +176,7 @@ def check_bound(name: str, value: object) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         is_number = isinstance(value, int) and not isinstance(value, bool)
         why = " lets no message through, so the run would wait forever" if is_number else " is not an integer"
-        raise BadConfigError(f"{name}={value!r}{why}. Use an integer of 1 or more, or None for no bound")
+        raise BadConfigError(f"{name}={value!r}{why}. Use an integer of 1 or more, or None for no bound.")
 
 
 def check_finite(name: str, value: object, low: float = 0.0) -> None:

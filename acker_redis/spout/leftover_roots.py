@@ -165,10 +165,13 @@ class Leaving:
 
     def _warn(self, consequence: str, error: AckerError) -> None:
         if isinstance(error, ClosedError):  # the program closed it, and is over
-            log.debug("acker closed, %s lane=%d", consequence, self._lane)
+            log.debug("acker closed consequence=%r lane=%d", consequence, self._lane)
         elif not self._is_late.is_set():
             log.warning(
-                "end of the run not recorded on the server, %s lane=%d error=%s", consequence, self._lane, error
+                "end of the run not recorded on the server consequence=%r lane=%d error=%s",
+                consequence,
+                self._lane,
+                error,
             )
 
     def _settle(self, spout_id: int) -> bool:

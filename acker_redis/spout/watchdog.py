@@ -72,6 +72,6 @@ class Watchdog:
         is_late = stats.rotation_is_late
         if is_late and not self._late and time.monotonic() > self._rotator_at:
             app = self._acker.config.app
-            log.warning("no rotator running, nothing times out app=%r command=`acker-redis rotator --app %s`", app, app)
+            log.warning("no rotator running, so nothing times out: start acker-redis rotator app=%r", app)
             self._late = True
         self._late = self._late and is_late

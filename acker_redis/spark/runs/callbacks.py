@@ -39,7 +39,7 @@ def with_retries(call: Callable[[Any], object], name: str) -> Callable[[Any], No
                         "the function first."
                     ) from exc
                 log.warning(
-                    "%s raised, will call it again with the same messages: messages=%d error=%s",
+                    "callback raised, and is called again with the same messages callback=%s messages=%d error=%s",
                     name, len(messages), failure,
                 )  # fmt: skip
                 time.sleep(pause_secs)

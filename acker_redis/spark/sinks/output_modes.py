@@ -147,7 +147,7 @@ class AllowedWrites:
         return PipelineError(
             f"{self.sink!r}: the function now {now}, but the first time it called {before or 'nothing more'}. With "
             'output="whole" it runs again after the pipeline has returned, when a loop\'s variable has its last value. '
-            'Bind the values it uses: lambda writer, path=path: writer.mode("overwrite").parquet(path)'
+            'Bind the values it uses: lambda writer, path=path: writer.mode("overwrite").parquet(path).'
         )
 
 

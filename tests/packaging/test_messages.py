@@ -1,0 +1,87 @@
+"""Errors are sentences with a full stop, and log lines are an event followed by `key=value`."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import acker_redis
+from acker_redis import errors
+from docsite.prose import MAX_WORDS, faults
+
+PACKAGE = Path(acker_redis.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+ERRORS = {name for name in vars(errors) if name.endswith("Error")}
+LEVELS = {"debug", "info", "warning", "error", "exception"}
+HOLE = "{}"
+
+
+def text_of(node: ast.expr) -> str | None:
+    """A literal text, with `{}` for what is put in; None: it is made elsewhere."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(text_of(part) or HOLE for part in parts)
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return (text_of(left) or HOLE) + (text_of(right) or HOLE)
+    return None
+
+
+def calls(path: Path) -> Iterator[tuple[str, str, ast.Call]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            match node.func:
+                case ast.Attribute(value=ast.Name(id=owner), attr=name):
+                    yield owner, name, node
+                case ast.Name(id=name):
+                    yield "", name, node
+
+
+def error_texts(path: Path) -> list[tuple[int, str]]:
+    found = [(call.lineno, text_of(call.args[0])) for _, name, call in calls(path) if name in ERRORS and call.args]
+    return [(line, text) for line, text in found if text is not None]
+
+
+def log_texts(path: Path) -> list[tuple[int, str]]:
+    found = [
+        (call.lineno, text_of(call.args[0]))
+        for owner, name, call in calls(path)
+        if owner in ("log", "self._log") and name in LEVELS and call.args
+    ]
+    return [(line, text) for line, text in found if text is not None]
+
+
+def fault_of_error(text: str) -> str | None:
+    plain = text.replace(HOLE, "`x`").strip()
+    if not re.search(r"([.!?][\"')]?|`x`|`x`\)?)$", plain):
+        return "ends without a full stop"
+    found = faults("error", plain)
+    return found[0] if found else None
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_errors_and_log_lines_have_their_form(path: Path) -> None:
+    bad = [(line, fault, text) for line, text in error_texts(path) if (fault := fault_of_error(text))]
+    bad += [
+        (line, "a value without a key", text)
+        for line, text in log_texts(path)
+        if len(re.findall(r"(?<!:)%[-.\d]*[a-zA-Z]", text))
+        != len(re.findall(r"(?:\b\w+=|^skipped )[^\s%]*%[-.\d]*[a-zA-Z](?::%d)?", text))
+    ]
+    assert bad == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ends nowhere: {}: use one", "It is there. Whoever has it keeps it.", " ".join(["word"] * (MAX_WORDS + 2)) + "."],
+)
+def test_bad_error_is_found(text: str) -> None:
+    assert fault_of_error(text) is not None
+
+
+def test_every_file_is_read() -> None:
+    assert sum(len(error_texts(path)) for path in FILES) > 150
+    assert sum(len(log_texts(path)) for path in FILES) > 30
