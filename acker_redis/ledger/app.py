@@ -51,7 +51,9 @@ class App:
         return created
 
     def claim_run(self, run_id: str) -> None:
-        """Claim a run id for a new run. The claim lasts a week, or four message timeouts if that is longer.
+        """Claim a run id for a new run.
+
+        The claim lasts a week, or four message timeouts plus `max_age_secs` if that is longer.
 
         Raises:
             BadConfigError: `run_id` is not a text of 1 to 100 characters, or an earlier run claimed it. Both runs would use

@@ -22,7 +22,7 @@ class Batch:
     Not guaranteed: that the batch is applied as a whole. It is split into calls of 500 blocks, each atomic.
 
     Attributes:
-        result: number of applied updates; None until the `with` block ends.
+        result: result of the batch; None until the `with` block ends.
     """
 
     def __init__(self, ledger: Ledger, idempotency_key: str | None) -> None:
