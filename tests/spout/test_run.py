@@ -475,7 +475,7 @@ def test_run_warns_once_when_no_rotator_runs(caplog: pytest.LogCaptureFixture) -
         acker.init_many(emission.roots, [7, 7], 0)
 
     def ack_after_the_warning(busy: bool) -> None:
-        if "`acker-redis rotator --app test`" in caplog.text:
+        if "start acker-redis rotator app=" in caplog.text:
             acker.ack_many(sent[0].roots, [7, 7])
 
     assert run_spout(made, emit_later, ack_after_the_warning).acked == 2
