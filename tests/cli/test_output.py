@@ -109,7 +109,7 @@ def test_json_output_is_ascii_and_keeps_original_text(nasty) -> None:
     assert result.stdout.isascii()
     letter, damaged = [json.loads(line) for line in result.stdout.splitlines()]
     assert letter["detail"] == "".join(NASTY).replace("\ud800", "")
-    assert damaged["damaged"] == "it has no field message_id"
+    assert damaged["damaged"] == "field message_id is missing"
 
 
 def test_line_break_in_log_message_is_escaped() -> None:

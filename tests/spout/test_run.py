@@ -462,7 +462,7 @@ def test_a_run_waits_for_a_server_that_is_gone(
         acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
 
     assert run_spout(made, emit_all).acked == 3
-    assert "waiting for the server: replica" in caplog.text
+    assert "waiting for the server: error=replica" in caplog.text
 
 
 def test_run_warns_once_when_no_rotator_runs(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,7 +1,8 @@
 """Check the arguments of operators and runs before anything runs."""
 
+import inspect
 from collections import Counter
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -79,10 +80,28 @@ def check_on_error(on_error: str, name: str) -> None:
         raise PipelineError(f"{name}: on_error={on_error!r} is unknown. Use 'fail' or 'raise'.")
 
 
-def check_function(function: object, name: str, expected: str) -> None:
-    """Check that an argument can be called; `expected` describes it."""
+def check_function(function: object, name: str, expected: str, count: int = 1) -> None:
+    """Check that an argument is a function of `count` arguments; `expected` describes it.
+
+    A worker would find out only after the job has begun, once per partition and attempt.
+    """
     if not callable(function):
         raise PipelineError(f"{name}: {function!r} can't be called. Pass {expected}.")
+    if (refusal := _refusal(function, count)) is not None:
+        raise PipelineError(
+            f"{name}: {function!r} can't be called with {count} arguments ({refusal}). Pass {expected}."
+        )
+
+
+def _refusal(function: Callable[..., object], count: int) -> str | None:
+    """Return why a function can't be called with so many arguments, or None if it can, or hides its parameters."""
+    try:
+        inspect.signature(function).bind(*range(count))
+    except TypeError as exc:
+        return str(exc)
+    except ValueError:  # of a builtin
+        return None
+    return None
 
 
 def check_run(name: str, pipeline: object, acker: object, retry: object) -> None:
@@ -94,6 +113,11 @@ def check_run(name: str, pipeline: object, acker: object, retry: object) -> None
     if not callable(pipeline):
         raise BadConfigError(
             f"{name}: pipeline={pipeline!r} can't be called. Pass a function of a tracker and its messages."
+        )
+    if (refusal := _refusal(pipeline, 2)) is not None:
+        raise BadConfigError(
+            f"{name}: pipeline={pipeline!r} can't be called with 2 arguments ({refusal}). Pass a function of a tracker and "
+            "its messages."
         )
     if not isinstance(acker, Acker):
         raise BadConfigError(

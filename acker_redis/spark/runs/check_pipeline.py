@@ -108,7 +108,7 @@ def check_pipeline(
     wanted = message_ids("check_pipeline", ids)
     if rows < 1:
         raise BadConfigError(f"rows={rows} is out of range. Use 1 or more.")
-    arguments.check_function(pipeline, "check_pipeline", "a function of a tracker and its messages")
+    arguments.check_function(pipeline, "check_pipeline", "a function of a tracker and its messages", count=2)
     arguments.check_column_names(messages.columns, "check_pipeline")
     check_corrupt_records(messages)
     spark, run_id = messages.sparkSession, uuid.uuid4().hex

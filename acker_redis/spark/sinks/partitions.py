@@ -34,7 +34,9 @@ def write_partitions(
     """Implement `Tracker.write_partitions`."""
     arguments.check_on_error(on_error, "write_partitions")
     outputs.refuse_on_error(on_error, "write_partitions")
-    arguments.check_function(write, "write_partitions", "a function of record batches and the partition's number")
+    arguments.check_function(
+        write, "write_partitions", "a function of record batches and the partition's number", count=2
+    )
     arguments.check_no_retry(no_retry, "write_partitions")
     if no_retry and on_error == "raise":
         raise PipelineError(

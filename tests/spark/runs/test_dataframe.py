@@ -379,6 +379,7 @@ def test_settings_that_wait_forever_are_refused_before_running(setting: str, val
     ("given", "said"),
     [
         ({"pipeline": None}, "pipeline=None can't be called"),
+        ({"pipeline": lambda messages: None}, r"can't be called with 2 arguments \(too many positional arguments\)"),
         ({"acker": "redis://127.0.0.1"}, "acker='redis://127.0.0.1' is not an Acker"),
         ({"retry": 3}, r"retry=3 is not a RetryPolicy\. Pass one, such as RetryPolicy\(max_attempts=3\)"),
         ({"max_spout_pending": "10"}, "max_spout_pending='10' is not an integer"),

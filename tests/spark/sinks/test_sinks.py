@@ -302,6 +302,11 @@ def test_invalid_sink_arguments_are_refused(case: MakeCase) -> None:
     unwritable: list[tuple[Callable[[Tracker, DataFrame], object], str]] = [
         (lambda tracker, rows: tracker.write(rows, "items"), "write: 'items' can't be called"),  # type: ignore[arg-type]
         (lambda tracker, rows: tracker.write_dataframe(rows, None), "write_dataframe: None can't be called"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.write_dataframe(rows, lambda: None), "can't be called with 1 arguments"),  # type: ignore[arg-type,misc]
+        (
+            lambda tracker, rows: tracker.write_partitions(rows, lambda batches: None),  # type: ignore[arg-type,misc]
+            "can't be called with 2 arguments (too many positional arguments)",
+        ),
         (lambda tracker, rows: tracker.write_partitions(rows, "x"), "write_partitions: 'x' can't be"),  # type: ignore[arg-type]
         (lambda tracker, rows: tracker.export(rows, "items"), "export: 'items' can't be called"),  # type: ignore[arg-type]
         (lambda tracker, rows: tracker.write_data_source(rows, "parquet"), "'parquet' is not a Python data"),  # type: ignore[arg-type]
