@@ -43,10 +43,20 @@ class OperatorEvidence:
             goes_on: whether more messages may arrive at any time, as from a stream.
             max_open: limit on open messages, and so on the messages that can fail before others arrive.
         """
-        self._everything_counts, self._goes_on = everything_counts, goes_on
+        self._everything_counts, self._goes_on, self._max_open = everything_counts, goes_on, max_open
+        self._parked: set[int] = set()
         self._max_failed = MANY_FAILED if max_open is None else max(1, min(MANY_FAILED, max_open))
         self._processed_by: dict[str, set[int]] = {}  # with one message: only that; with none or two: any
         self._failed: dict[str, set[int]] = {}
+
+    def add_parked(self, message_ids: Sequence[int]) -> None:
+        """Add messages that an earlier start has parked.
+
+        They are the bad ones of many, and go out before others. So they don't show that an operator is broken, unless they
+        leave no room for others.
+        """
+        if self._max_open is None or len(message_ids) < self._max_open:
+            self._parked.update(message_ids)
 
     def judge(
         self, emission: Emission, failed: Sequence[Failure], processed: Mapping[str, Processed], *, is_last: bool
@@ -73,7 +83,8 @@ class OperatorEvidence:
                 messages = by_root.messages_of(roots)
                 if not reason.is_expected:
                     is_doubtful = self._is_doubtful(failure.component, messages)
-                    self._failed.setdefault(failure.component, set()).update(messages[is_doubtful].tolist())
+                    fresh = set(messages[is_doubtful].tolist()) - self._parked
+                    self._failed.setdefault(failure.component, set()).update(fresh)
                     if is_doubtful.any() and self._is_broken(failure.component):
                         return Verdict(
                             emission.roots,

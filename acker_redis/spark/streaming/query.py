@@ -268,6 +268,7 @@ class TrackedQuery:
                 self._offsets.add(places[0], *places[1])
                 self._offsets.update(places[0])
         self._spout.add(np.array(fresh, np.int64))
+        self._evidence.add_parked(snapshot.attempts.message_ids.tolist())
         self._rows.stream = self._rows.stream or snapshot.stream
         if snapshot.stream != self._rows.stream and len(snapshot.attempts):
             self._has_other_columns = True

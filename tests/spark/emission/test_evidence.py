@@ -113,3 +113,21 @@ def test_all_failures_count_with_everything_counts() -> None:
 def test_processed_roots_of_no_message_are_ignored(evidence: OperatorEvidence) -> None:
     none: Int64Array = np.array([], np.int64)
     assert evidence.judge(Emission(0, none, none, none), [], processed(emission(1), 1), is_last=True).broken is None
+
+
+def test_messages_parked_by_an_earlier_start_do_not_end_the_run() -> None:
+    parked, fresh = emission(*range(40)), emission(*range(100, 100 + MANY_FAILED))
+    evidence = OperatorEvidence(everything_counts=False, goes_on=True, max_open=100)
+    evidence.add_parked(list(range(40)))
+    verdict = evidence.judge(parked, [failure(parked, *range(40))], {}, is_last=True)
+    assert verdict.broken is None
+    assert exempt(parked, verdict) == list(range(40))
+    broken = evidence.judge(fresh, [failure(fresh, *range(100, 100 + MANY_FAILED))], {}, is_last=False)
+    assert broken.broken is not None, "all others fail, too"
+
+
+def test_parked_messages_that_leave_no_room_for_others_end_the_run() -> None:
+    parked = emission(*range(40))
+    evidence = OperatorEvidence(everything_counts=False, goes_on=True, max_open=40)
+    evidence.add_parked(list(range(40)))
+    assert evidence.judge(parked, [failure(parked, *range(40))], {}, is_last=True).broken is not None

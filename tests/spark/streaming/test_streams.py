@@ -21,6 +21,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis import Acker, AckerConfig, AckerError, BadConfigError, DeadLetter, RetryPolicy
 from acker_redis.spark import MessageIds, TrackedBatches, Tracker
+from acker_redis.spark.emission.evidence import MANY_FAILED
 from acker_redis.spark.runs import callbacks
 from acker_redis.spark.streaming.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.parked_rows import ParkedRows
@@ -159,6 +160,42 @@ def test_restart_with_a_silent_source_resumes_parked_messages(spark: Any, acker:
         finally:
             query.stop()
     assert acker.dead_letters.count() == 0
+
+
+def test_parked_failures_do_not_end_the_next_start(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    """They go out first, alone, and are all that the operator has seen then."""
+    bad = range(MANY_FAILED + 5)
+
+    def of_bad(row: dict[str, Any]) -> list[tuple[int]]:
+        return [(row["id"] // int(row["id"] not in bad),)]
+
+    def failing(tracker: Tracker, messages: DataFrame) -> None:
+        plain(tmp_path, tracker, tracker.flat_map(messages, of_bad, "id bigint"))
+
+    give(tmp_path, range(60))
+    with handler_of(acker, tmp_path, failing) as one:
+        start(spark, tmp_path, one).awaitTermination()
+    assert parked(tmp_path) == list(bad)
+    emissions: list[int | None] = []
+
+    def counted(tracker: Tracker, messages: DataFrame) -> None:
+        failing(tracker, messages)
+        emissions.append(tracker.batch_id)
+
+    with handler_of(acker, tmp_path, counted, batch_wait_secs=0.5) as handler:
+        query = start(spark, tmp_path, handler, processingTime="100 milliseconds")
+        try:
+            wait_until(lambda: len(emissions) > 2, "they went out before a micro-batch", 60)
+            assert set(emissions) == {None}
+            give(tmp_path, range(100, 160))
+            wait_until(lambda: acker.dead_letters.count() == len(bad), "they count once others were processed", 120)
+            assert (query.exception(), handler.status().error) == (None, None)
+        finally:
+            query.stop()
+    assert written(tmp_path) == [*range(len(bad), 60), *range(100, 160)]
+    letters = acker.dead_letters.read()
+    assert sorted(letter.message_id for letter in letters) == list(bad)
+    assert {letter.attempts for letter in letters} == {3}
 
 
 def plain(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
