@@ -208,7 +208,7 @@ def generation_at(url: str, config: AckerConfig) -> bytes | None:
 def lost_shards(address: str, config: AckerConfig, lost: Sequence[int]) -> LedgerLostError:
     """Make the error for shards whose generation is missing, or is not the one that this client opened."""
     return LedgerLostError(
-        f"App {config.app!r} on {address} has lost its data in {len(lost)} of {config.shards} shards (the first is "
+        f"App {config.app!r} has lost its data in {len(lost)} of {config.shards} shards on {address} (the first is shard "
         f"{lost[0]}), by a restart without persistence, FLUSHALL or eviction. Call Acker.recover() and replay every root that "
         "has no outcome yet. A running Spout does both by itself."
     )
