@@ -116,7 +116,9 @@ def test_check_with_a_lost_shard_fails_and_creates_nothing(source, raw, connect)
     fill(acker)
     raw.delete("acker:{orders:1}:meta")
     left = sorted(raw.scan_iter())
-    with pytest.raises(LedgerLostError, match=r"App 'orders' has lost its data in 1 of 3 shards .*the first is shard 1\)"):
+    with pytest.raises(
+        LedgerLostError, match=r"App 'orders' has lost its data in 1 of 3 shards .*the first is shard 1\)"
+    ):
         Acker.open_existing(source, "orders")
     (health,) = check(source)
     assert not health.healthy
