@@ -102,7 +102,7 @@ class EmissionRoots:
                 self._send("fail", partial(self._fail, cause_of(error).text, None))
             except AckerError as exc:
                 log.warning(
-                    "Could not fail the messages of a failed emission, so they will time out: run_id=%s error=%s",
+                    "could not fail the messages of a failed emission, so they will time out run_id=%s error=%s",
                     self._spout.run_id, exc,
                 )  # fmt: skip
 
@@ -174,7 +174,7 @@ class EmissionRoots:
                 self._send("renew", self._renew)
             except AckerError as exc:
                 log.warning(
-                    "Could not renew the messages of an emission, so they may time out: run_id=%s error=%s",
+                    "could not renew the messages of an emission, so they may time out run_id=%s error=%s",
                     self._spout.run_id, exc,
                 )  # fmt: skip
 
@@ -253,6 +253,6 @@ def _warn_about_sparse_ids(app: str, message_ids: Int64Array) -> None:
     if len(message_ids) < _FEW_PER_BLOCK * count:
         _warned_apps.add(app)
         log.warning(
-            "Message ids are sparse, which takes up to ten times the memory of sequential ids (offsets, row numbers): "
+            "message ids are sparse, which takes up to ten times the memory of sequential ids (offsets, row numbers) "
             "app=%s messages_per_block=%.1f max_per_block=32", app, len(message_ids) / count,
         )  # fmt: skip

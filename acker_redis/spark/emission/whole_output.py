@@ -104,7 +104,7 @@ class WholeOutput:
                 roots.release([])
                 return OutageError(cause)
             self._refuse(cause)
-            log.warning("Could not write the output, will retry: run_id=%s error=%s", self.spout.run_id, cause)
+            log.warning("could not write the output, will retry run_id=%s error=%s", self.spout.run_id, cause)
             roots.release([], self.delay_secs)
             return None
         self.written = True

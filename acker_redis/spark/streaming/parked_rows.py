@@ -186,7 +186,7 @@ class ParkedRows:
         except Exception as exc:
             if (interrupt := interrupt_behind(exc)) is not None:
                 raise interrupt from None
-            log.info("Dead letters are not replayable from their payload: messages=%d error=%s", len(texts), exc)
+            log.info("dead letters are not replayable from their payload messages=%d error=%s", len(texts), exc)
             return set()
         return {
             message for message, row in back if message in rows and row_codec.are_equal(row.data, rows[message].data)
@@ -210,7 +210,7 @@ class ParkedRows:
         except Exception as exc:
             if (interrupt := interrupt_behind(exc)) is not None:
                 raise interrupt from None
-            log.exception("Could not read the messages of dead letters to replay: letters=%d", len(letters))
+            log.exception("could not read the messages of dead letters to replay letters=%d", len(letters))
             return []
         wanted = {letter.message_id for letter in letters}
         loaded = {message: row for message, row in rows if message in wanted}

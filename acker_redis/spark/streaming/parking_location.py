@@ -72,7 +72,7 @@ class ParkingOutage:
         """
         if not self._times:
             self._since = now
-            log.warning("Could not save parked messages, will retry: error=%s", error)
+            log.warning("could not save parked messages, will retry error=%s", error)
         if now - self._since > _OUTAGE_TIMEOUT_SECS:
             raise AckerError(
                 f"Parked messages could not be saved for {now - self._since:.0f} s. Nothing is lost: the previous snapshot "
@@ -86,7 +86,7 @@ class ParkingOutage:
         """Record a successful write."""
         if self._times:
             self._times = 0
-            log.warning("Saved parked messages again: outage_secs=%.1f", now - self._since)
+            log.warning("saved parked messages again outage_secs=%.1f", now - self._since)
 
 
 class ParkingLocation:
@@ -394,14 +394,14 @@ class ParkingLocation:
         try:
             self._files.delete(draft, False)
         except Py4JError as exc:
-            log.debug("Could not remove a draft: parking_location=%s error=%s", self._path, _cause(exc))
+            log.debug("could not remove a draft parking_location=%s error=%s", self._path, _cause(exc))
 
     def _remove(self, snapshot_ids: list[SnapshotId]) -> None:
         try:
             for snapshot_id in snapshot_ids:
                 self._files.delete(self._path_of(_file_name(snapshot_id)), False)
         except Py4JError as exc:  # the next save removes them too
-            log.warning("Could not remove old snapshots: parking_location=%s error=%s", self._path, _cause(exc))
+            log.warning("could not remove old snapshots parking_location=%s error=%s", self._path, _cause(exc))
 
 
 def _last_of(snapshot_ids: list[SnapshotId], batch_id: int) -> SnapshotId | None:

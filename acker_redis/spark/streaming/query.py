@@ -273,7 +273,7 @@ class TrackedQuery:
         if snapshot.stream != self._rows.stream and len(snapshot.attempts):
             self._has_other_columns = True
             log.info(
-                "Columns of the stream changed, so parked messages wait for the first micro-batch: app=%s",
+                "columns of the stream changed, so parked messages wait for the first micro-batch app=%s",
                 self._acker.config.app,
             )  # fmt: skip
 
@@ -386,7 +386,7 @@ class TrackedQuery:
             return
         self._states.move_to(QueryState.BATCH_FULL)
         log.warning(
-            "Micro-batch waits, as too many messages are not done or in flight: app=%s batch=%d not_done=%d in_flight=%d "
+            "micro-batch waits, as too many messages are not done or in flight app=%s batch=%d not_done=%d in_flight=%d "
             "max_parked=%d max_spout_pending=%s parked=%s",
             self._acker.config.app, self._batch_id, self._messages.left, self._spout.pending, self._options.max_parked,
             self._options.max_spout_pending, self._messages.counts(),
@@ -410,7 +410,7 @@ class TrackedQuery:
                         self._step_between_batches()
                     except BaseException as exc:
                         if not isinstance(exc, ClosedError):  # else the program closed the acker on purpose
-                            log.exception("Stream failed between micro-batches: app=%s", self._acker.config.app)
+                            log.exception("stream failed between micro-batches app=%s", self._acker.config.app)
                         self._break_off(exc, QueryState.FAILED)
                 if self._states.state is not QueryState.BETWEEN_BATCHES:
                     self._worker = None
@@ -522,7 +522,7 @@ class TrackedQuery:
         try:
             app_of(self._acker).write_completed_offsets(changed, gone, spout_id=self._options.spout_id)
         except ServerUnavailableError as exc:
-            log.warning("Could not publish completed offsets, will retry: app=%s error=%s", self._acker.config.app, exc)
+            log.warning("could not publish completed offsets, will retry app=%s error=%s", self._acker.config.app, exc)
             return
         self._offsets.mark_published(changed)
 
@@ -542,7 +542,7 @@ class TrackedQuery:
         """
         if not self._try_to_save():
             log.warning(
-                "Could not save parked messages, so the next start repeats the work since the last micro-batch: app=%s",
+                "could not save parked messages, so the next start repeats the work since the last micro-batch app=%s",
                 self._acker.config.app,
             )
 

@@ -88,7 +88,7 @@ class SnapshotWriter:
                 acker.dead_letters.delete(self._unsaved_letters)
         except AckerError as exc:
             log.warning(
-                "Could not delete unsaved dead letters, so they may be written twice: letters=%d error=%s",
+                "could not delete unsaved dead letters, so they may be written twice letters=%d error=%s",
                 len(self._unsaved_letters), exc,
             )  # fmt: skip
         self.forget_letters()

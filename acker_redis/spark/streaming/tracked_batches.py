@@ -260,5 +260,5 @@ class TrackedBatches:
                 except ClosedError:  # the program closed the acker, so this object is done too
                     return
                 except AckerError as exc:  # the first micro-batch raises it, but may be far off
-                    log.error("Could not start to emit parked messages: app=%s error=%s", self._acker.config.app, exc)
+                    log.error("could not start to emit parked messages app=%s error=%s", self._acker.config.app, exc)
                 return

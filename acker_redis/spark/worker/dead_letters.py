@@ -48,7 +48,7 @@ def _read(acker: Acker, begin: int, end: int) -> Iterator[pa.RecordBatch]:
     rows: list[dict[str, object]] = []
     for letter in acker.dead_letters.scan(after=f"{begin - 1}-{2**64 - 1}" if begin else "", until=str(end)):
         if not isinstance(letter, DeadLetter):
-            log.warning("dead letter unreadable: entry_id=%s error=%s", letter.entry_id, letter.why)
+            log.warning("dead letter unreadable entry_id=%s error=%s", letter.entry_id, letter.why)
             continue
         millis = int(letter.entry_id.partition("-")[0])
         payload = None if letter.payload is None else letter.payload.decode(errors="replace")

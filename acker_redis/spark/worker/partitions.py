@@ -169,7 +169,7 @@ class PartitionsStep:
         self, collector: FailureCollector, consumed: _Consumed, batches: Iterator[pa.RecordBatch], reason: Reason
     ) -> None:
         """Fail all rows of the partition."""
-        log.warning("partition failed: sink=%r error=%s", self.component, reason.text[:REASON_CHARS])
+        log.warning("partition failed sink=%r error=%s", self.component, reason.text[:REASON_CHARS])
         for batch in self._renamed(batches):
             consumed.add(batch, with_roots=True)
         roots = DistinctRoots()

@@ -52,7 +52,7 @@ def test_sparse_ids_are_warned_about_once(message_ids: Any, said: bool, caplog: 
         for _ in range(2):
             roots_of(message_ids, app)
     warned = [record.getMessage() for record in caplog.records]
-    assert ["Message ids are sparse" in text and f"app={app}" in text for text in warned] == [True] * said
+    assert ["message ids are sparse" in text and f"app={app}" in text for text in warned] == [True] * said
 
 
 def test_roots_accepted_before_pending_limit_consume_no_attempt() -> None:

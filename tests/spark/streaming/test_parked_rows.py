@@ -185,7 +185,7 @@ def test_parking_on_full_disk_waits_ten_minutes_then_raises(
                 outage.note_failure(now, ParkingOutageError("full"))
     assert 600 <= now - 1000 < 631
     assert tries >= 20
-    assert caplog.text.count("Could not save parked messages, will retry: error=full") == 1
+    assert caplog.text.count("could not save parked messages, will retry error=full") == 1
     outage.note_success(now)
-    assert "Saved parked messages again: outage_secs=" in caplog.text
+    assert "saved parked messages again outage_secs=" in caplog.text
     assert outage.may_retry(now + 31)

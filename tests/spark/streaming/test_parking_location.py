@@ -234,7 +234,7 @@ def test_full_parking_disk_is_waited_for(
         assert query.isActive and not (tmp_path / "checkpoint" / "commits" / "1").exists()
         link.unlink(missing_ok=True)
         query.awaitTermination()
-        assert "Saved parked messages again: outage_secs=" in caplog.text
+        assert "saved parked messages again outage_secs=" in caplog.text
     assert parked(tmp_path) == [7, 17]
 
 

@@ -385,7 +385,7 @@ def test_parked_messages_wait_for_new_columns_of_a_silent_source(
     with caplog.at_level("INFO"), handler_of(acker, tmp_path, run, batch_wait_secs=0.1) as handler:
         query = start(spark, tmp_path, handler, "id bigint, n int", processingTime="1 second")
         try:
-            wait_until(lambda: "Columns of the stream changed" in caplog.text, "it waits", 60)
+            wait_until(lambda: "columns of the stream changed" in caplog.text, "it waits", 60)
             give(tmp_path, pa.table({"id": pa.array([18], pa.int64()), "n": pa.array([5], pa.int32())}))
             wait_until(lambda: written(tmp_path) == [7, 18], "both go out", 60)
         finally:
@@ -458,7 +458,7 @@ def test_micro_batch_waits_while_max_parked_is_exceeded(
     assert True in most
     assert written(tmp_path) == list(range(80))
     assert (
-        "Micro-batch waits, as too many messages are not done or in flight: app=streams batch=0 not_done=40 "
+        "micro-batch waits, as too many messages are not done or in flight app=streams batch=0 not_done=40 "
         in caplog.text
     )
     assert "max_parked=10 " in caplog.text
