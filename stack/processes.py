@@ -219,7 +219,7 @@ class Processes:
         }
 
     def _programs(self) -> Path:
-        """A folder with the programs that a shell in a container would find."""
+        """Make a folder with the programs that a shell in a container would find."""
         folder = self.folder / "programs"
         if not folder.exists():
             folder.mkdir()
@@ -273,7 +273,7 @@ class Processes:
 
 
 def _free_port() -> int:
-    """A port that is free, like the one `_BUS` above it."""
+    """Find a port that is free, like the one `_BUS` above it."""
     while True:
         port = free_port()
         with socket.socket() as probe, contextlib.suppress(OSError, OverflowError):

@@ -28,7 +28,7 @@ def read_lines(paths: list[Path]) -> Iterator[str]:
 
 
 def write_lines(lines: Iterator[str], folder: Path, limit: int | None, rows_per_file: int = ROWS_PER_FILE) -> int:
-    """Number the non-blank lines and write them as Parquet files, so that every read returns the same rows."""
+    """Write the non-blank lines, numbered, as Parquet files, so that every read returns the same rows."""
     folder.mkdir()
     texts: list[str] = []
     total = 0
