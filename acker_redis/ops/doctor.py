@@ -119,8 +119,8 @@ def _memory(subject: str, used: int, most: int) -> Finding:
 
 
 def _persistence(subject: str, info: dict[str, Any]) -> Iterator[Finding]:
-    aof, saves = int(info.get("aof_enabled", 0)), int(info.get("rdb_last_save_time", 0)) > 0
-    if not aof:
+    saves = int(info.get("rdb_saves", 0)) > 0  # rdb_last_save_time is the server's start until there is one
+    if not int(info.get("aof_enabled", 0)):
         yield Finding(
             subject, "persistence", "warning", "The AOF is off." + (" Only snapshots are written." if saves else ""),
             "Run CONFIG SET appendonly yes. Otherwise a restart loses the ledgers, and everything in flight is replayed.",

@@ -113,7 +113,10 @@ def test_risky_configuration_is_a_warning(
     with redis.Redis.from_url(server.url) as raw:
         raw.set("acker:{no app!}:config", "x")
         raw.config_set("maxmemory", 0)
+        assert found_on(server)["server", "persistence"].text == "The AOF is off."
+        raw.save()
     findings = found_on(server)
+    assert findings["server", "persistence"].text == "The AOF is off. Only snapshots are written."
     warned = {about for (_, about), finding in findings.items() if finding.grade == "warning"}
     assert warned == {"persistence", "memory", "replicas", "dead letters", "keys", "user"}
     acker.admin.pause(reason="moved")
