@@ -124,7 +124,7 @@ def replay(
             output.line(
                 f"{selected.letters - selected.replayable} letters can't be replayed from here. They are from a batch run "
                 "that is over, or were stored without their message (dead_letter_bytes). Run their message ids from the "
-                "source.",
+                'source. After output="whole", run all messages, or the output is overwritten with these alone.',
                 err=True,
             )
         if not selected.replayable:
