@@ -92,4 +92,8 @@ def _has_all(described: object) -> bool:
     flags = rules.get(b"flags") or ()
     if b"allkeys" in flags and b"allcommands" in flags:  # Redis 6.2
         return True
-    return rules.get(b"commands") == b"+@all" and b"~*" in bytes(rules.get(b"keys") or b"").split()
+    given: bytes | list[bytes] = rules.get(b"keys") or b""
+    patterns = (
+        given.split() if isinstance(given, bytes) else [b"~" + key for key in given]
+    )  # Redis 6.2 lists them without ~
+    return rules.get(b"commands") == b"+@all" and b"~*" in patterns

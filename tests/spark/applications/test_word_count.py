@@ -60,7 +60,7 @@ def test_word_count_losing_words_fails_and_acks_nothing(url: str, warm: Warm) ->
     arguments = (*ALWAYS, "--max-lines", "500", "--lose-rate", "0.02")
     status, _, errors = warm.run_module("spark.applications.word_count", *arguments, url=url)
     assert status == 3
-    assert "reached 'save'" in errors and "use tracker.filter for where" in errors
+    assert "reached 'save'" in errors and "Use tracker.filter for where" in errors
     assert "Traceback" not in errors
     with Acker.open_existing(url, "word-count") as acker:
         assert acker.stats().acked == 0

@@ -81,7 +81,7 @@ def test_untracked_filter_above_a_cache_names_both_causes(case: MakeCase) -> Non
     assert (ended.acked, ended.letters, ended.emissions) == (set(), {}, 3)
     assert "Spark lost or evicted a part" in str(ended.error)
     assert "Filter (NOT (id = 7)), between 'filter' and 'save'" in str(ended.error)
-    assert "use tracker.filter for where" in str(ended.error)
+    assert "Use tracker.filter for where" in str(ended.error)
 
 
 def test_cached_untracked_table_does_not_hide_lost_rows(case: MakeCase) -> None:

@@ -138,4 +138,4 @@ def test_letters_that_cant_be_deleted_are_left(
     monkeypatch.setattr(type(acker.dead_letters), "delete", fails)
     writing.writer.note_letters([DeadLetter(7, "run", 1, "failed", entry_id="1-0")])
     writing.writer.delete_unsaved_letters(acker)
-    assert "so they may be written twice: letters=1 error=gone" in caplog.text
+    assert "so they may be written twice letters=1 error=gone" in caplog.text
