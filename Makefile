@@ -9,20 +9,35 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 ARGS ?=
+# One of the versions in .ci/spark-versions.
+SPARK ?= 4.0
+SPARK_VENV := .venv-$(SPARK)
+CLIENT_VENV := .venv-client-$(SPARK)
+NEEDS_PYTHON = @test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none is on PATH: install python3.11 and its venv module, or run make PYTHON=/path/to/python"; exit 1; }
 # Ctrl-C is how these are ended: the shell waits for the program, and make says nothing of its status 130.
 UNTIL_CTRL_C := trap : INT;
 ENDED := || { status=$$?; [ $$status -eq 130 ] || exit $$status; }
 
-.PHONY: help setup demo logs stream stack test docs check fmt api wheel bench chaos clean
+.PHONY: help setup demo logs stream storm kafka stack test test-spark test-connect connect-client docs check fmt api wheel bench chaos clean
 
 help: ## show this help
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## install everything into .venv (other targets do this automatically)
 
 $(STAMP): pyproject.toml constraints.txt
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed and none is on PATH: install python3.11 and its venv module, or run make PYTHON=/path/to/python"; exit 1; }
+	$(NEEDS_PYTHON)
 	@sh .ci/set-up $(PYTHON) $(VENV)
+	@touch $@
+
+$(SPARK_VENV)/.set-up: pyproject.toml constraints.txt .ci/spark-versions
+	$(NEEDS_PYTHON)
+	@sh .ci/set-up $(PYTHON) $(SPARK_VENV) $(SPARK)
+	@touch $@
+
+$(CLIENT_VENV)/.set-up: pyproject.toml constraints.txt .ci/spark-versions
+	$(NEEDS_PYTHON)
+	@sh .ci/set-up $(PYTHON) $(CLIENT_VENV) $(SPARK) connect
 	@touch $@
 
 demo: $(STAMP) ## run the word count and direct acks on Spark, with a rotator; ARGS="--help" lists options
@@ -34,11 +49,28 @@ logs: $(STAMP) ## run the access-log pipeline, killed halfway and restarted; ARG
 stream: $(STAMP) ## run a stream of orders with poison and killed workers until Ctrl-C; run again to resume; ARGS="--help" lists options
 	@$(UNTIL_CTRL_C) $(BIN)/python -m spark.applications.order_stream.demo $(ARGS) $(ENDED)
 
+storm: $(STAMP) ## run two topologies on Spark, with failing sentences and a killed worker, and account for every message; ARGS="--help" lists options
+	@$(UNTIL_CTRL_C) $(BIN)/python -m spark.applications.sentences.demo $(ARGS) $(ENDED)
+
+kafka: $(STAMP) ## run two drivers on a real Kafka, one of which is killed, and account for every record; ARGS="--help" lists options
+	@$(UNTIL_CTRL_C) $(BIN)/python -m spark.applications.kafka_words.demo $(ARGS) $(ENDED)
+
 stack: $(STAMP) ## run the services of docker-compose.yml as plain processes until Ctrl-C; ARGS="--help" lists options
 	@$(UNTIL_CTRL_C) $(BIN)/python -m stack $(ARGS) $(ENDED)
 
 test: $(STAMP) ## run all tests, in four processes; ARGS="-k name" selects
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-spark: $(SPARK_VENV)/.set-up ## run the tests that start Spark on SPARK=4.0, in .venv-4.0; ARGS="-m versions" selects those of CI
+	$(SPARK_VENV)/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
+	  tests/spark tests/storm/turns tests/model_based/test_random_pipelines.py \
+	  tests/docs/test_docs.py tests/docs/test_readme.py $(ARGS)
+
+test-connect: $(SPARK_VENV)/.set-up connect-client ## run the tests of the Spark session over Spark Connect, on SPARK=4.0; ARGS="-k name" selects
+	$(SPARK_VENV)/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder --connect -m "not chaos" \
+	  tests/spark tests/storm/turns tests/model_based/test_random_pipelines.py $(ARGS)
+
+connect-client: $(CLIENT_VENV)/.set-up ## install pyspark-client for SPARK=4.0, without a JVM, into .venv-client-4.0, for tests of a remote server
 
 docs: $(STAMP) ## build the docs site in build/site, offline; warnings and dead links are errors
 	@$(BIN)/python -m docsite
@@ -70,4 +102,4 @@ chaos: $(STAMP) ## run long fault-injection tests
 	$(BIN)/python -m pytest -m chaos tests $(ARGS)
 
 clean: ## remove .venv, caches and the docs site
-	rm -rf $(VENV) build .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-* build .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

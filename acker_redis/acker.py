@@ -257,25 +257,52 @@ class Acker:
         return ledger.send([ledger.init(*_pairs(roots, vals), ids.to_spout_id(spout_id))], idempotency_key)
 
     def ack_many(
-        self, roots: Ids, vals: Ids, *, idempotency_key: str | None = None, component: str | None = None
+        self,
+        roots: Ids,
+        vals: Ids,
+        *,
+        idempotency_key: str | None = None,
+        record_keys: Ids | None = None,
+        component: str | None = None,
     ) -> Applied:
         """Ack roots. The client combines the values of equal roots by XOR before it sends them.
+
+        A consumer that reads records again after a crash may group them into other calls. Then name each record by a key,
+        instead of the call by an idempotency key. An ack whose key was used before for its root is skipped, and the others
+        are applied.
 
         Args:
             roots: root ids. A root may be repeated.
             vals: ack values, one per element of `roots`.
             idempotency_key: name of this batch; see `init_many`.
+            record_keys: key of the record behind each element of `roots`, as a 64-bit integer. It has to be distinct among
+                the records of a root. The edge that the record came along is one. It replaces `idempotency_key`.
             component: name of the operator or sink that acks, shown as `last_component`. At most 255 names per app.
 
         Returns:
             Number of distinct roots acked, as `Applied.applied`. Roots that failed recently are not counted, because
-            their acks are late.
+            their acks are late. With `record_keys`, `Applied.duplicate` is True if any ack was skipped.
+
+        Raises:
+            BadBatchError: `record_keys` and `idempotency_key` are both given, or the lengths differ.
 
         >>> acker.ack_many([1, 2, 2], [5, 4, 2], idempotency_key="partition-7", component="write")
         Applied(applied=2, duplicate=False)
+        >>> acker.ack_many([1, 2], [5, 4], record_keys=[5, 4])
+        Applied(applied=2, duplicate=False)
+        >>> acker.ack_many([1, 2, 3], [5, 4, 6], record_keys=[5, 4, 6])
+        Applied(applied=1, duplicate=True)
         """
         ledger = self._app.ledger
-        return ledger.send([ledger.ack(*_pairs(roots, vals), component)], idempotency_key)
+        if record_keys is None:
+            return ledger.send([ledger.ack(*_pairs(roots, vals), component)], idempotency_key)
+        if idempotency_key is not None:
+            raise BadBatchError(
+                f"idempotency_key={idempotency_key!r} and record_keys are both given. One key per record says all that the "
+                "key of a batch says. Pass one of them."
+            )
+        root_ids, values, keys = ids.to_triples(roots, vals, record_keys)
+        return ledger.send([ledger.ack_keyed(_not_empty(root_ids), values, keys, component)], None)
 
     def fail_many(
         self, roots: Ids, *, idempotency_key: str | None = None, reason: str | None = None, component: str | None = None
@@ -373,7 +400,7 @@ class Acker:
 
         Meant for spouts that handle many. A batch holds entries of one stream that were read together. Entries are never
         split, so the call may return more than `max_outcomes` outcomes. The excess is at most one entry, which holds up to
-        3 600 acks.
+        16 000 acks.
 
         With `again`, the call begins with outcomes that this consumer took but did not confirm. These are the outcomes of
         a reply that was lost with its connection, and all outcomes of an entry that `poll` handed out in part. `poll` then

@@ -26,10 +26,38 @@ class BadBatchError(AckerError, ValueError):
     """
 
 
+class BadAnchorsError(AckerError, ValueError):
+    """The header with a record's anchors is damaged, or names another app or group.
+
+    Nothing was acked.
+
+    Attributes:
+        group: consumer group of this app that the record was exported for, if it is another one; else None.
+    """
+
+    def __init__(self, text: str, *, group: str | None = None) -> None:
+        super().__init__(text)
+        self.group = group
+
+
 class PipelineError(AckerError, ValueError):
     """No run can process these messages or this pipeline: a missing column, duplicate ids, a misused operator.
 
     The text names the operator or column and says what to do. No message was acked.
+    """
+
+
+class InvalidTopologyError(AckerError, ValueError):
+    """A topology can't run as it is defined (Storm: InvalidTopologyException).
+
+    The text names the component, stream, field or setting, and says what to use instead. Nothing was started.
+    """
+
+
+class BadTupleError(AckerError, ValueError):
+    """A component broke a rule of tuples: wrong number of values, undeclared stream, second ack, anchor after the ack.
+
+    The call changed nothing: no tuple was sent, and the tree is as it was.
     """
 
 
@@ -168,6 +196,20 @@ class LedgerLostError(AckerError):
     """
 
 
+class StateLostError(AckerError):
+    """The server lost writes of a topology's state: by a failover, an eviction or a deletion.
+
+    The state may lack the last turns. The text names the ways on.
+    """
+
+
+class TurnOverError(AckerError):
+    """A task or a run comes too late to change a topology's state: its turn is over, or a newer run has begun.
+
+    Nothing was changed.
+    """
+
+
 class ServerUnavailableError(AckerError):
     """The server can't serve the call now, but may later.
 
@@ -221,6 +263,14 @@ class PendingLimitError(ServerOutOfMemoryError):
 
     Acks, fails and rotation still work. Wait until roots settle, or raise the limit with `acker-redis limit --app APP
     --max-pending N`.
+    """
+
+
+class StateLimitError(ServerOutOfMemoryError):
+    """The state of the app's topologies is as large as its limit allows, so a turn that lets it grow is refused.
+
+    Nothing was changed. The topology waits and tries again. Raise the limit with `acker-redis limit --app APP
+    --max-state-bytes N`, or empty a topology's state with `acker-redis topology empty-state`.
     """
 
 

@@ -1,6 +1,5 @@
 """Clusters of servers on this machine, for benchmarks and tests."""
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 import redis
 
 from acker_redis.testing import wait_until
-from acker_redis.testing.server import Server
+from acker_redis.testing.server import Server, free_port
 
 SLOTS = 16_384
 
@@ -18,10 +17,7 @@ def node(program: Path, *arguments: str) -> Server:
 
     Its bus port is chosen, too, because the default one may be out of range.
     """
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        bus_port = str(probe.getsockname()[1])
-        return Server(program, "--cluster-enabled", "yes", "--cluster-port", bus_port, *arguments)
+    return Server(program, "--cluster-enabled", "yes", "--cluster-port", str(free_port()), *arguments)
 
 
 def join(servers: list[Server]) -> None:

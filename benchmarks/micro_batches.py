@@ -1,7 +1,8 @@
 """Overhead of tracking for micro-batches of 1 000 rows in `foreachBatch`, and for the smallest possible batch.
 
 Files of 1 000 rows are read, one per batch, and the handler writes them to parquet, with and without `TrackedBatches`. The
-measured time is that of the handler, batch by batch. The two sides take turns, query by query.
+measured time is that of the handler, batch by batch. The two sides take turns, query by query. Calls of Java are counted over
+all micro-batches of a query, with its start.
 """
 
 import tempfile
@@ -18,12 +19,15 @@ from acker_redis import Acker
 from acker_redis.spark import TrackedBatches, Tracker
 from benchmarks import harness, jobs
 from benchmarks.harness import Bench, Row
+from benchmarks.java_calls import counted_calls
 
 _BATCH_ROWS = 1000
 _BATCHES = 30
 _ROUNDS = 3
 _WARM = 5
 _TARGET = 1.2
+_TARGET_MS = 50
+_TARGET_CALLS = 100
 
 Handler = Callable[[DataFrame, int], None]
 
@@ -35,6 +39,7 @@ def run(bench: Bench) -> Iterator[Row]:
     batches = bench.size(_BATCHES, least=warm + 1)
     rounds = _ROUNDS if bench.scale >= 1 else 1
     times: dict[str, list[float]] = {"plain": [], "tracked": []}
+    calls: dict[str, list[float]] = {side: [] for side in times}
     with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as spark:
         folder = Path(name)
         write_files(folder / "in", batches, _BATCH_ROWS)
@@ -42,20 +47,26 @@ def run(bench: Bench) -> Iterator[Row]:
             for number in range(rounds):
                 for side in times:
                     out = folder / f"{side}-{number}"
-                    if side == "plain":
-                        secs = timed(spark, folder / "in", out, _plain(out))
-                    else:
-                        with TrackedBatches(
-                            _pipeline(out), acker=acker, ids="id", parking_location=f"{out}-parked"
-                        ) as handler:
-                            secs = timed(spark, folder / "in", out, handler)
+                    with counted_calls() as counted:
+                        if side == "plain":
+                            secs = timed(spark, folder / "in", out, _plain(out))
+                        else:
+                            with TrackedBatches(
+                                _pipeline(out), acker=acker, ids="id", parking_location=f"{out}-parked"
+                            ) as handler:
+                                secs = timed(spark, folder / "in", out, handler)
                     times[side] += secs[warm:]
+                    calls[side].append(counted.count / len(secs))
     for share in (50, 99):
         plain, tracked = (float(np.percentile(times[side], share)) * 1000 for side in ("plain", "tracked"))
         measure = f"micro-batches of {_BATCH_ROWS:,} rows, p{share}"
         context = f"{tracked:.0f} ms / {plain:.0f} ms"
         yield bench.row(f"{measure}: tracked / untracked", [tracked / plain], "x", target=_TARGET, context=context)
-        yield bench.row(f"{measure}: added by tracking", [tracked - plain], "ms")
+        target_ms = _TARGET_MS if share == 50 else None
+        yield bench.row(f"{measure}: added by tracking", [tracked - plain], "ms", target=target_ms)
+    context = f"{np.median(calls['plain']):.0f} untracked"
+    measure = f"micro-batches of {_BATCH_ROWS:,} rows: calls of Java, tracked"
+    yield bench.row(measure, calls["tracked"], "calls", target=_TARGET_CALLS, context=context)
 
 
 def _plain(out: Path) -> Handler:

@@ -3,10 +3,17 @@
 It runs once in SQL only, and once with a Python function of one row in the middle. Untracked, that function runs in
 `mapInArrow`. The rows are read as JSON files, of which every byte is read for the ids, too. They are also read as from a
 topic or table: a text beside its offset, with ids in a separate column.
+
+All of it runs in a classic session, and then over Spark Connect, in a process of its own. Each ratio is of two runs in one
+session.
 """
 
+import json
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +29,7 @@ _ROWS = 600_000
 _FILES = 8
 _JSON = "id bigint, payload string, customer bigint, price double, at timestamp, note string"
 _WANTED = "price > 3"
+_CONNECT_TARGET = 1.3
 _ENRICHED = "id bigint, customer bigint, payload string, total double"
 _ARROW = pa.schema([("id", pa.int64()), ("customer", pa.int64()), ("payload", pa.string()), ("total", pa.float64())])
 
@@ -98,36 +106,56 @@ def _tracked_topic_rows(folder: Path) -> Pipeline:
 
 @harness.benchmark("realistic")
 def run(bench: Bench) -> Iterator[Row]:
-    """Measure both pipelines, in turn."""
+    """Measure both pipelines, in turn, on both kinds of sessions."""
+    with jobs.session() as spark:
+        yield from _measured(bench, spark, "", sql=1.1, python=1.2)
+    yield from _in_another_process(bench)
+
+
+def run_over_connect(bench: Bench) -> Iterator[Row]:
+    """Measure both pipelines over Spark Connect."""
+    with jobs.connect_session() as spark:
+        yield from _measured(bench, spark, ", over Spark Connect", sql=_CONNECT_TARGET, python=_CONNECT_TARGET)
+
+
+def _in_another_process(bench: Bench) -> Iterator[Row]:
+    command = [sys.executable, "-m", __name__, json.dumps(asdict(bench))]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    for row in json.loads(done.stdout.splitlines()[-1]):
+        yield Row(**row)
+
+
+def _measured(bench: Bench, spark: SparkSession, kind: str, *, sql: float, python: float) -> Iterator[Row]:
+    """Measure all jobs in a session, with a target for those in SQL and one for those with a Python function."""
     count = bench.size(_ROWS)
-    with tempfile.TemporaryDirectory(prefix="bench-") as name, jobs.session() as spark:
-        json, topic = f"{name}/json", f"{name}/topic"
-        write_json(spark, count, json)
-        values = spark.read.schema(_JSON).json(json)
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        files, topic = f"{name}/json", f"{name}/topic"
+        write_json(spark, count, files)
+        values = spark.read.schema(_JSON).json(files)
         values.select(F.col("id").alias("offset"), F.to_json(F.struct("*")).alias("value")).write.parquet(topic)
 
         def rows() -> DataFrame:
-            return spark.read.schema(_JSON).json(json)
+            return spark.read.schema(_JSON).json(files)
 
         def topic_rows() -> DataFrame:
             return spark.read.parquet(topic)
 
-        label = f"{count:,} JSON rows of 330 bytes, filter, shuffle, parquet"
+        label = f"{count:,} JSON rows of 330 bytes, filter, shuffle, parquet{kind}"
         in_python = "with a Python function per row"
         yield from jobs.measure(
             bench,
             [
-                jobs.Job(f"{label}, from a topic", topic_rows, _plain_topic, _tracked_topic, "offset", 1.1),
+                jobs.Job(f"{label}, from a topic", topic_rows, _plain_topic, _tracked_topic, "offset", sql),
                 jobs.Job(
                     f"{label}, from a topic, {in_python}",
                     topic_rows,
                     _plain_topic_rows,
                     _tracked_topic_rows,
                     "offset",
-                    1.2,
+                    python,
                 ),
-                jobs.Job(f"{label}, from files", rows, _plain, _tracked, "id", 1.1),
-                jobs.Job(f"{label}, from files, {in_python}", rows, _plain_rows, _tracked_rows, "id", 1.2),
+                jobs.Job(f"{label}, from files", rows, _plain, _tracked, "id", sql),
+                jobs.Job(f"{label}, from files, {in_python}", rows, _plain_rows, _tracked_rows, "id", python),
             ],
         )
 
@@ -142,3 +170,10 @@ def write_json(spark: SparkSession, count: int, folder: str) -> None:
         "note": F.repeat(F.lit("x"), 60),
     }
     spark.range(0, count, 1, _FILES).withColumns(columns).write.json(folder)
+
+
+if __name__ == "__main__":
+    from benchmarks import realistic  # workers find its functions by that name
+
+    found = realistic.run_over_connect(Bench(**json.loads(sys.argv[1])))
+    print(json.dumps([asdict(row) for row in found]))

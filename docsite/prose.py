@@ -21,7 +21,7 @@ MAX_WHAT, MAX_SEMICOLONS, MIN_YOU = 4.0, 3.0, 8.0
 MIN_WORDS = 150
 """A shorter page has no rates: one word more would change them."""
 
-GUIDES = ("docs/start", "docs/guides")
+GUIDES = ("docs/start", "docs/guides", "docs/topologies")
 """Folders whose pages address the reader."""
 
 PAGES = ("*.md", "lua/*.md", "tests/*.md", "spark/**/*.md", "docs/**/*.md")

@@ -8,7 +8,7 @@ import typer.main
 from typer.testing import CliRunner
 
 import acker_redis
-from acker_redis import spark, testing
+from acker_redis import spark, storm, testing
 from acker_redis.cli import app
 from acker_redis.client import scripts
 
@@ -28,6 +28,13 @@ def pages() -> dict[str, str]:
             "acker_redis.spark",
             sorted(spark.__all__, key=lambda name: isinstance(getattr(spark, name), type)),  # functions come first
             "`pip install 'acker-redis[spark]'`. [The guide](../../guides/spark.md) shows each of them in use.",
+        ),
+        "reference/api/topologies.md": _calls(
+            "Topologies",
+            "acker_redis.storm",
+            (name for name in storm.__all__ if getattr(storm, name) is not getattr(acker_redis, name, None)),
+            "`from acker_redis.storm import Bolt, Spout, Topology`. No other package is needed, except for `Topology.local`: "
+            "`pip install 'acker-redis[testing]'`. [The guide](../../topologies/topologies.md) shows each of them in use.",
         ),
         "reference/api/errors.md": _calls(
             "Errors", "acker_redis", (name for name in names if name in errors), "Each message says what to do."

@@ -30,6 +30,14 @@ _LOOK_SECS = 0.2
 _BUS = 10_000
 """A Redis of a cluster listens on its port, and on another so much higher."""
 
+_KAFKA_HOME = "/opt/kafka/bin"
+_KAFKA = {
+    "kafka-storage.sh": "kafka.tools.StorageTool",
+    "kafka-server-start.sh": "kafka.Kafka",
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+}
+"""Programs of Kafka -> their classes."""
+
 
 class StackError(AckerError):
     """A service doesn't do its work; the text has the end of its output."""
@@ -137,10 +145,7 @@ class Processes:
 
     def translated(self, name: str, text: str) -> str:
         """Translate places and addresses in a text of a service to those here."""
-        service = self._services[name]
-        for target, place in self._places(service).items():
-            text = re.sub(rf"(?<![\w.]){re.escape(target)}(?=/|$|[\s\"'])", str(place), text)
-        return self._with_addresses(text)
+        return self._with_addresses(_with_places(text, self._places(self._services[name])))
 
     def stop(self) -> None:
         """End all, the last one first; those that don't end are killed with their children, and all are at a second Ctrl-C."""
@@ -229,6 +234,23 @@ class Processes:
                 (folder / "redis-cli").chmod(0o755)
         return folder
 
+    def _kafka(self) -> Path:
+        """Make a folder with the programs of Kafka that the services use. Their jars are downloaded first.
+
+        Raises:
+            AckerError: there are no jars, or no Java.
+        """
+        from spark.support import kafka
+
+        folder = self.folder / "kafka-programs"
+        if not folder.exists():
+            kafka.jars()
+            folder.mkdir()
+            for name, main in _KAFKA.items():
+                (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(kafka.command_of(folder, main))} "$@"\n')
+                (folder / name).chmod(0o755)
+        return folder
+
     def _program(self, name: str) -> list[str]:
         if name == "python":
             return [sys.executable]
@@ -239,6 +261,8 @@ class Processes:
             return [str(find_program(wanted))]
         if name == "valkey-server":
             return [str(find_program("embedded"))]
+        if name in _KAFKA:
+            return [str(self._kafka() / name)]
         if name in ("redis-cli", "valkey-cli"):  # the embedded server comes without
             installed = shutil.which("redis-cli")
             return [installed] if installed else [sys.executable, "-m", "stack.redis_cli"]
@@ -247,19 +271,23 @@ class Processes:
     def _places(self, service: Service) -> dict[str, Path]:
         """Places of mounted files and volumes; files of the repository are copied with the names and ports of here."""
         places = {}
-        for target, source in service.files.items():
-            places[target] = self._copied(service, source) if source.is_file() else source
         for target, name in service.volumes.items():
             places[target] = self.folder / name
             places[target].mkdir(exist_ok=True)
+        if any(_KAFKA_HOME in word for word in service.command):
+            places[_KAFKA_HOME] = self._kafka()
+        volumes = dict(places)
+        for target, source in service.files.items():
+            places[target] = self._copied(service, source, volumes) if source.is_file() else source
         return dict(sorted(places.items(), reverse=True))
 
-    def _copied(self, service: Service, source: Path) -> Path:
+    def _copied(self, service: Service, source: Path, volumes: Mapping[str, Path]) -> Path:
         folder = self.folder / f"{service.name}-files"
         folder.mkdir(exist_ok=True)
         copy = folder / source.name
         if not copy.exists():
-            copy.write_text(self._with_addresses(source.read_text(encoding="utf-8")), encoding="utf-8")
+            text = _with_places(source.read_text(encoding="utf-8"), volumes)
+            copy.write_text(self._with_addresses(text), encoding="utf-8")
         return copy
 
     def _with_addresses(self, text: str) -> str:
@@ -279,6 +307,12 @@ def _free_port() -> int:
         with socket.socket() as probe, contextlib.suppress(OSError, OverflowError):
             probe.bind((LOOPBACK, port + _BUS))
             return port
+
+
+def _with_places(text: str, places: Mapping[str, Path]) -> str:
+    for target, place in places.items():
+        text = re.sub(rf"(?<![\w.]){re.escape(target)}(?=/|$|[\s\"'])", str(place), text)
+    return text
 
 
 def _kill_group(pid: int) -> None:

@@ -10,29 +10,64 @@ from typing import Any
 import fakeredis
 import pytest
 import redis
+from hypothesis import HealthCheck, settings
 
 from acker_redis import Acker, AckerConfig
 from acker_redis.testing.server import Server
-from tests.support import java, scheduling, servers, skips
+from tests.support import java, repeats, scheduling, servers, skips
+from tests.support.spark import versions
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """One process has either classic sessions or those of Spark Connect."""
+    parser.addoption(
+        "--connect",
+        action="store_true",
+        help="run the tests of the `spark` fixture and of its own servers over Spark Connect, and no others",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Threads for algebra that nobody does cost each process that imports numpy a tenth of a second."""
+    for one in versions.warning_filters():
+        config.addinivalue_line("filterwarnings", one)
+    # No example may depend on the speed of the machine, and no run draws others than the run before it.
+    settings.register_profile("suite", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("suite")
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # `make test &`; what it starts can't be interrupted then
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if config.getoption("connect"):
+        os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # PySpark's own mark: columns that modules make are Connect's
     gc.disable()  # nothing of what is collected now is garbage
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests get the marks of their kind, and files that take long go first."""
+    if config.getoption("connect"):
+        others = {item for item in items if not is_over_connect(item)}
+        config.hook.pytest_deselected(items=list(others))
+        items[:] = [item for item in items if item not in others]
+        for item in items:
+            mark = item.get_closest_marker("classic")
+            if mark is not None:
+                item.add_marker(pytest.mark.skip(reason=f"not over Spark Connect: {mark.args[0]}"))
     for item in items:
         used = set(getattr(item, "fixturenames", ()))
         if used & SERVERS:
             item.add_marker("server")
         if "_sessions" in used:
             item.add_marker("spark")
+        if repeats.is_repeat(item.nodeid):
+            item.add_marker("chaos")
+        elif versions.is_tried_on_all(item.nodeid):
+            item.add_marker("versions")
     items.sort(key=lambda item: scheduling.place(item.nodeid.partition("::")[0]))
+
+
+def is_over_connect(item: pytest.Item) -> bool:
+    """Whether a test has the session of the `spark` fixture, or a server of Spark Connect."""
+    return "_sessions" in getattr(item, "fixturenames", ()) or item.get_closest_marker("connect") is not None
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.ByKind:
@@ -51,9 +86,32 @@ MANY = 20
 _making = pytest.StashKey[Popen[bytes] | None]()
 
 
-def pytest_runtest_setup() -> None:
+def pytest_runtest_setup(item: pytest.Item) -> None:
     """For all JVMs that the tests start, themselves or in programs of their own."""
     java.use()
+    keep_format(item.config)
+
+
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """An error of the set-up may have changed the format."""
+    keep_format(item.config)
+
+
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """An error of the test may have changed the format."""
+    keep_format(item.config)
+
+
+def keep_format(config: pytest.Config) -> None:
+    """
+    Give what pytest records its own format.
+
+    PySpark makes two loggers for some of its errors that don't propagate. At each phase of a test, pytest adds its handlers to
+    such loggers, and these set the format of a handler to JSON, for all tests that follow in the process.
+    """
+    records: Any = config.pluginmanager.get_plugin("logging-plugin")
+    for handler in (records.caplog_handler, records.report_handler):
+        handler.setFormatter(records.formatter)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -146,7 +204,6 @@ def _empty(name: str, started: dict[str, Server]) -> Source:
         server.start()
         started[name] = server
     client = redis.Redis.from_url(started[name].url)
-    client.flushall()
-    client.script_flush()
+    client.flushall()  # scripts stay, as compiling them for each test takes longer than most tests
     client.close()
     return started[name].url

@@ -54,6 +54,7 @@ def test_out_of_memory_is_a_refusal_of_writes() -> None:
         (redis.ConnectionError("refused"), errors.ConnectionLostError, "Check that the server runs"),
         (redis.TimeoutError("slow"), errors.ConnectionLostError, "Check that the server runs"),
         (OSError("no route"), errors.ConnectionLostError, "Check that the server runs"),
+        (redis.InvalidResponse('Protocol error, got "H"'), errors.ScriptFailedError, "Check the URL's host and port"),
         (redis.ResponseError("ERR user_script:1"), errors.ScriptFailedError, "user_script"),
         (errors.BadIdError("as it is"), errors.BadIdError, "as it is"),
     ],

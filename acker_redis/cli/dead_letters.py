@@ -109,7 +109,7 @@ def replay(
     rate: Annotated[float | None, typer.Option("--rate", help="Request at most this many per second.")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
 ) -> None:
-    """Replay dead letters: the app's streams emit their messages again, with all attempts.
+    """Replay dead letters: the app's streams and topologies emit their messages again, with all attempts.
 
     A letter is deleted when its message is done.
     """

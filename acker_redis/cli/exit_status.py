@@ -7,7 +7,19 @@ from contextlib import contextmanager
 import typer
 
 from acker_redis.cli.output import OutputError, line
-from acker_redis.errors import AckerError, BadConfigError, BadIdError
+from acker_redis.errors import (
+    AckerError,
+    BadConfigError,
+    BadIdError,
+    InvalidTopologyError,
+    JobFailedError,
+    NotExactError,
+    NotProvenError,
+    OperatorBrokenError,
+    PipelineError,
+    StateLostError,
+    TurnOverError,
+)
 from acker_redis.ops.rotation_check import OF_THE_APP
 
 DONE, UNHEALTHY, USAGE, SERVER, OUTPUT = range(5)
@@ -15,11 +27,16 @@ DONE, UNHEALTHY, USAGE, SERVER, OUTPUT = range(5)
 MEANINGS = {
     DONE: "done; with --check: healthy",
     UNHEALTHY: "no such app or root; unhealthy (not rotated in time, data lost or damaged, an app is sick); or not done (not "
-    "confirmed, something is left)",
-    USAGE: "wrong usage: invalid option, URL, app name or root",
+    "confirmed, something is left, a topology failed)",
+    USAGE: "wrong usage: invalid option, URL, app name, root or topology",
     SERVER: "server unusable: unreachable, or it refused the login or a permission",
     OUTPUT: "output not written: the disk is full, or the reader closed it",
 }
+
+_WRONG = (BadConfigError, BadIdError, InvalidTopologyError, PipelineError)
+_FAILED = (
+    *OF_THE_APP, JobFailedError, NotExactError, NotProvenError, OperatorBrokenError, StateLostError, TurnOverError,
+)  # fmt: skip
 
 _EPILOG_WIDTH = 70
 
@@ -39,9 +56,9 @@ EPILOG = _epilog()
 
 def status_of(error: AckerError) -> int:
     """Return the exit status for an error."""
-    if isinstance(error, OF_THE_APP):
+    if isinstance(error, _FAILED):
         return UNHEALTHY
-    return USAGE if isinstance(error, (BadConfigError, BadIdError)) else SERVER
+    return USAGE if isinstance(error, _WRONG) else SERVER
 
 
 @contextmanager

@@ -1,5 +1,6 @@
-"""The commands that show the state of apps: `status`, `top`, `pending`, `doctor`, `script`."""
+"""The commands that show the state of apps: `status`, `top`, `pending`, `lag`, `doctor`, `script`."""
 
+import json
 import sys
 from dataclasses import asdict, replace
 from typing import Annotated
@@ -17,6 +18,7 @@ from acker_redis.model import ids
 from acker_redis.ops import dashboard, message_lookup
 from acker_redis.ops.doctor import examine
 from acker_redis.store.apps import stored_config
+from acker_redis.store.kafka_progress import KafkaPartition, KafkaProgress, decoded, groups
 
 _GRADES = ("bad", "warning", "unknown", "ok")
 
@@ -142,6 +144,77 @@ def pending(
             raise typer.Exit(_show_message(acker, message_id, run_id, emissions, as_json=as_json))
         shown = oldest if oldest is not None else 0 if by_component else _ROOTS_SHOWN
         _show_pending(client, app_name, shown, as_json=as_json)
+
+
+@app.command()
+def lag(
+    context: typer.Context,
+    app_name: OneApp,
+    group: Annotated[
+        str,
+        typer.Option("--group", help="Consumer group that the app's streams or runs commit to.", show_default=False),
+    ],
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a consumer group of Kafka has left to do, by partition; exit 1 if no driver looks after one of them."""
+    with exit_on_error(), connected(context, redis, redis_file) as client:
+        stored_config(client, app_name)
+        progress = KafkaProgress(client, app_name, group)
+        partitions, now_ms = progress.texts(), progress.now_ms()
+        stale = 0
+        for name, text in partitions.items():
+            partition = decoded(group, name, text, now_ms)
+            if partition is None:
+                output.line(f"{name}  damaged", err=True)
+                stale += 1
+                continue
+            stale += partition.is_stale
+            if as_json:
+                shown = {"partition": name, "lag": partition.lag, "age_secs": partition.age_secs}
+                output.json_line({**shown, "is_stale": partition.is_stale, **json.loads(text)})
+            else:
+                output.line(*_lag_lines(name, partition))
+        if not partitions:
+            others = ", ".join(map(repr, groups(client, app_name)))
+            known = f"Those that have are {others}. Name one of them" if others else "Check the name of the app"
+            output.line(
+                f"Group {group!r} of app {app_name!r} has written nothing for a week. {known}, or start the program of the "
+                "group.",
+                err=True,
+            )
+        elif stale:
+            output.line(
+                f"{stale} of {len(partitions)} partitions have no driver now, so their numbers are old. Start the program "
+                "again.",
+                err=True,
+            )
+        raise typer.Exit(DONE if partitions and not stale else UNHEALTHY)
+
+
+def _lag_lines(name: str, partition: KafkaPartition) -> list[str]:
+    oldest = _number(partition.oldest_open)
+    if partition.oldest_reason is not None:
+        where = "" if partition.oldest_component is None else f" in {partition.oldest_component}"
+        oldest += f" ({partition.oldest_reason}{where})"
+    state = ", ended" if partition.has_ended else ", stale" if partition.is_stale else ""
+    lines = [
+        f"{name}  lag {_number(partition.lag)}  open {partition.open}  done beyond {partition.done_beyond}  "
+        f"earliest {_number(partition.earliest)}  committed {_number(partition.committed)}  "
+        f"end {_number(partition.end)}  oldest open {oldest}  {partition.age_secs:.0f} s ago{state}"
+    ]
+    if partition.letters_not_copied:
+        lines.append(f"  {partition.letters_not_copied} dead letters are not copied yet. Their offsets wait.")
+    if partition.skipped:
+        lines.append(f"  {partition.skipped} imported records were skipped. No message waits for them upstream.")
+    if partition.problem is not None:
+        lines.append(f"  Offsets are not committed: {partition.problem}.")
+    return lines
+
+
+def _number(value: object) -> str:
+    return "-" if value is None else str(value)
 
 
 def _show_pending(client: Client, app_name: str, oldest: int, *, as_json: bool) -> None:

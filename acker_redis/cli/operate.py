@@ -1,4 +1,4 @@
-"""The commands that act on a running app: `pause`, `resume`, `drain`, `rotate`, `limit`, `abandon`."""
+"""The commands that act on an app: `pause`, `resume`, `drain`, `rotate`, `limit`, `abandon`, and `acl` for its users."""
 
 import time
 from collections.abc import Iterator
@@ -9,13 +9,17 @@ from typing import Annotated
 
 import typer
 
-from acker_redis.acker import Acker
+from acker_redis.acker import Acker, app_of
 from acker_redis.cli import output
 from acker_redis.cli.exit_status import DONE, UNHEALTHY, exit_on_error
 from acker_redis.cli.options import DEFAULT_URL, AsJson, OneApp, Url, UrlFile, confirmed, connected
+from acker_redis.errors import BadConfigError
 from acker_redis.ledger.inspection import Inspection
 from acker_redis.ledger.shards import Shards
+from acker_redis.ops import acl as acl_users
 from acker_redis.ops.abandon_run import REASON, abandon, preview
+from acker_redis.ops.acl import Role, ServerKind
+from acker_redis.store import topology_sizes
 from acker_redis.store.apps import stored_config
 from acker_redis.store.limits import Limits
 
@@ -161,11 +165,17 @@ def limit(
         int | None,
         typer.Option("--max-payload-bytes", help="Largest message to keep for replay or with a dead letter, in bytes."),
     ] = None,
+    max_state_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--max-state-bytes", help="Largest size of the state of all topologies, in bytes of keys and values."
+        ),
+    ] = None,
     none: Annotated[bool, typer.Option("--none", help="Remove all limits.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Set an app's limits and print those in force. Limits that you don't pass stay as they are."""
-    given = {"max_pending": max_pending, "max_payload_bytes": max_payload_bytes}
+    given = {"max_pending": max_pending, "max_payload_bytes": max_payload_bytes, "max_state_bytes": max_state_bytes}
     given = {name: value for name, value in given.items() if value is not None}
     if none and given:
         raise typer.BadParameter(
@@ -174,7 +184,10 @@ def limit(
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
         if none or given:
             acker.admin.set_limits(Limits() if none else Limits(**{**asdict(acker.admin.limits()), **given}))
-        shown = {"app": app_name, **asdict(acker.admin.limits()), "pending": acker.pending()}
+        state_bytes = topology_sizes.read_total(app_of(acker).client, app_name)
+        shown = {
+            "app": app_name, **asdict(acker.admin.limits()), "pending": acker.pending(), "state_bytes": state_bytes
+        }  # fmt: skip
         if as_json:
             output.json_line(shown)
         else:
@@ -186,3 +199,33 @@ def _acker(context: typer.Context, redis: str, redis_file: Path | None, app_name
     """Open an existing app. If it doesn't exist, nothing is created."""
     with connected(context, redis, redis_file) as client:
         yield Acker(client, stored_config(client, app_name), create=False)
+
+
+@app.command()
+def acl(
+    app_name: Annotated[
+        str | None, typer.Argument(metavar="[APP]", help="Name of the app. Without it: users that serve all apps.")
+    ] = None,
+    roles: Annotated[
+        list[Role] | None, typer.Option("--role", help="Print only this user. Repeat for several.", show_default=False)
+    ] = None,
+    server: Annotated[
+        ServerKind,
+        typer.Option("--server", help="Redis 7 or newer, or Valkey, with `install`ed functions; or Redis 6.2."),
+    ] = ServerKind.FUNCTIONS,
+    as_file: Annotated[bool, typer.Option("--file", help="Print lines for the server's `aclfile`.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print ACL users with only the permissions they need. Each gets a new random password. No server is contacted."""
+    if as_file and as_json:
+        raise typer.BadParameter("--file and --json exclude each other. Pass one of them.")
+    with exit_on_error():
+        if app_name is None and any(role not in acl_users.SHARED_ROLES for role in roles or ()):
+            raise BadConfigError(
+                "--role spout and --role executor need the name of an app. Pass it, as in `acker-redis acl orders`."
+            )
+        for user in acl_users.users(app_name, roles=tuple(roles or Role), kind=server):
+            if as_json:
+                output.json_line({**asdict(user), "login": user.login})
+            else:
+                output.line(user.as_file_line if as_file else user.as_command)

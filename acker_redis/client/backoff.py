@@ -21,7 +21,7 @@ _MAX_EXPONENT = 64
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _KINDS = re.compile(
-    r"Connect(ion|Error|Exception|Timeout)|Timeout|TimedOut|TTransport|UnknownHost|NoRouteToHost|NoNodeAvailable|SSLZeroReturn|"
+    r"(?<!Spark)Connect(ion|Error|Exception|Timeout)|Timeout|TimedOut|TTransport|UnknownHost|NoRouteToHost|NoNodeAvailable|SSLZeroReturn|"
     r"ServiceUnavailable|Unreachable|Concurrent(Append|Delete|Write|Modification|Transaction)|CommitFailed"
 )
 _WORDS = re.compile(
@@ -78,7 +78,7 @@ def is_outage(error: BaseException) -> bool:
         return True
     if isinstance(error, AckerError) or (isinstance(error, _MISTAKES) and not isinstance(error, OSError)):
         return False  # our own errors have types for outages, and quote other texts
-    return any(_KINDS.search(kind.__name__) for kind in type(error).__mro__) or describes_outage(str(error))
+    return any(_KINDS.search(kind.__name__) for kind in type(error).__mro__) or describes_outage(text_of(error))
 
 
 def describes_outage(text: str) -> bool:
@@ -131,3 +131,11 @@ class Outages:
         result = retry.call_with_retry(do, self.down)
         self.up()
         return result
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception; empty if its own code can't make one."""
+    try:
+        return str(error)
+    except Exception:  # str raises what a class's own code raises
+        return ""

@@ -89,6 +89,11 @@ class Client:
         connect_secs: float | None = None,
     ) -> None:
         """Connect and check the server."""
+        if not isinstance(source, str) and not hasattr(source, "get_encoder"):
+            raise errors.BadConfigError(
+                f"The server is of type {type(source).__name__}, which is neither a URL nor a redis-py client. Pass a URL, "
+                "such as redis://127.0.0.1:6379/0. If you read it from a variable, check that it is set."
+            )
         self._owned = isinstance(source, str)
         self.url = source if isinstance(source, str) else None
         self.address = connection.address(source)
@@ -338,7 +343,14 @@ class Client:
 
         def attempt_if_open() -> _T:
             self.check_open()
-            return attempt()
+            try:
+                return attempt()
+            except (errors.AckerError, *DRIVER_ERRORS):
+                raise
+            except Exception as exc:  # redis-py meets a socket that `close` has taken away meanwhile
+                if self._closed:
+                    raise self._is_closed() from exc
+                raise
 
         def goes_on(exc: Exception) -> bool:
             if self._closed:
@@ -356,6 +368,16 @@ class Client:
         backoff = Backoff(base=_BACKOFF_BASE_SECS, cap=_BACKOFF_CAP_SECS)
         retry: Retry = Retry(backoff, -1, supported_errors=DRIVER_ERRORS)
         return retry.call_with_retry(attempt_if_open, lambda exc: None, is_retryable=goes_on)
+
+    def answers(self) -> bool:
+        """Ask the server once, without patience, whether it answers."""
+        self.check_open()
+        try:
+            self.redis.ping()
+        except DRIVER_ERRORS as exc:
+            self._start_over(exc)
+            return False
+        return True
 
     def check_open(self) -> None:
         """Raise ClosedError after `close`.

@@ -76,7 +76,9 @@ def connect_cluster(url: str, *, socket_timeout_secs: float) -> RedisCluster:
 
 
 def close(client: RedisClient) -> None:
-    """Close a client made here, including its Sentinel clients."""
+    """Close a client made here, including its Sentinel clients and its connections to the nodes of a cluster."""
+    if isinstance(client, RedisCluster):
+        client.disconnect_connection_pools()  # type: ignore[no-untyped-call]  # redis-py leaves them open if made from a URL
     client.close()
     sentinel = getattr(getattr(client, "connection_pool", None), "sentinel_manager", None)
     if sentinel is not None:

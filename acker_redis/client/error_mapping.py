@@ -130,6 +130,11 @@ def translate(exc: BaseException, address: str, *, lost: str = LOST) -> errors.A
             f"A key of the app on {address} has the wrong type ({text}), because another program wrote it. Compare the types "
             "(redis-cli TYPE) with docs/reference/keys.md, and delete the keys that are not the app's."
         )
+    if isinstance(exc, redis.InvalidResponse):
+        return errors.ScriptFailedError(
+            f"{address} doesn't answer as a Redis server does ({text}). Check the URL's host and port, which may be those of "
+            "another program."
+        )
     return errors.ScriptFailedError(
         f"{address} returned an unexpected error ({text}). If its text does not explain it, please report it."
     )

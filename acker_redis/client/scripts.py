@@ -20,7 +20,8 @@ from acker_redis.version import VERSION
 
 NAMES = (
     "init", "ack", "fail", "reset_timeout", "rotate", "expire", "sweep", "open", "configure", "component", "name_component",
-    "confirm",
+    "confirm", "claim_bin", "close_turn", "settle", "open_state", "load_state", "read_state", "write_state", "commit_state",
+    "fold_state", "close_state", "end_state", "check_state", "empty_state", "forget_state",
 )  # fmt: skip
 
 REPORTS = ("dashboard", "pending", "latency", "root", "dead_letters", "exporter")
@@ -122,6 +123,21 @@ def root() -> Traversable:
     """Find the folder of the Lua files: inside the installed package, or next to it in a checkout. Works from a zip."""
     inside = files("acker_redis").joinpath("lua")
     return inside if inside.is_dir() else Path(__file__).resolve().parents[2] / "lua"
+
+
+def library_files() -> dict[str, bytes]:
+    """Read the files of the library, code and scripts, by their paths in a folder or zip that Python can import."""
+    return {**_files_in(files("acker_redis"), "acker_redis"), **_files_in(root(), "acker_redis/lua")}
+
+
+def _files_in(folder: Traversable, name: str) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    for item in folder.iterdir():
+        if item.is_dir():
+            found |= _files_in(item, f"{name}/{item.name}")
+        elif item.name.endswith((".py", ".lua", ".typed")):
+            found[f"{name}/{item.name}"] = item.read_bytes()
+    return found
 
 
 def _read(path: str) -> str:

@@ -17,6 +17,7 @@ from acker_redis.client.scripts import Argument
 from acker_redis.errors import ServerVersionError
 
 _OLDEST_VERSION = (6, 2)
+_FIRST_WAITAOF = (7, 2)
 
 
 def eviction_policies(server: RedisClient, address: str, *, tolerate_gone: bool) -> set[str]:
@@ -65,6 +66,12 @@ def server_ids(server: RedisClient) -> frozenset[tuple[str, str]]:
     )
 
 
+def process_of(server: RedisClient, key: str) -> str:
+    """Read the run id of the server that holds a key. Empty if INFO lacks it. A restart or a failover changes it."""
+    node = server.get_node_from_key(key).redis_connection if isinstance(server, RedisCluster) else server  # type: ignore[no-untyped-call]
+    return str(connection.info(node, "server").get("run_id", ""))
+
+
 def clocks_ms(server: RedisClient, of_keys: Sequence[str]) -> list[int]:
     """Read the clock of the server that holds each key, in ms. Ages are never computed with a client's clock."""
     if not isinstance(server, RedisCluster):
@@ -83,6 +90,41 @@ def node_clocks_ms(server: RedisClient) -> list[int]:
 def acl(server: RedisClient, *arguments: Argument) -> Any:
     """Run ACL with these arguments. On a cluster it asks one primary, because all have the same users."""
     return connection.primaries(server)[0].execute_command("ACL", *arguments)
+
+
+def send_copied(
+    server: RedisClient, key: str, commands: Sequence[Sequence[Any]], timeout_ms: int, *, needs_replica: bool
+) -> tuple[list[Any], bool, bool]:
+    """Send commands to the server of a key, and wait until its earlier writes are copied.
+
+    All goes over one connection, and the last command has to write: WAIT waits for writes of its own connection. With
+    replicas the server waits for one of them, and otherwise for its append-only file, if it has one (Redis 7.2).
+
+    Args:
+        server: client of the server or cluster.
+        key: key whose server is asked.
+        commands: commands, of which the last one writes.
+        timeout_ms: longest wait, in milliseconds.
+        needs_replica: True if a replica was there before, so that its absence doesn't count as a copy.
+
+    Returns:
+        The replies; True if the writes are copied, or the server keeps no copies; and True if it has replicas.
+    """
+    node = server.get_node_from_key(key).redis_connection if isinstance(server, RedisCluster) else server  # type: ignore[no-untyped-call]
+    info = connection.info(node, "everything")
+    version = tuple(int(part) for part in re.findall(r"\d+", str(info.get("redis_version", "")))[:2])
+    has_replicas = needs_replica or int(info.get("connected_slaves", 0)) > 0
+    waits: tuple[Any, ...] = ()
+    if has_replicas:
+        waits = ("WAIT", 1, timeout_ms)
+    elif int(info.get("aof_enabled", 0)) and version >= _FIRST_WAITAOF:
+        waits = ("WAITAOF", 1, 0, timeout_ms)
+    pipe = node.pipeline(transaction=False)
+    for command in [*commands, *([waits] if waits else [])]:
+        pipe.execute_command(*command)
+    replies = pipe.execute()
+    copies = replies.pop() if waits else 1
+    return replies, (copies[0] if isinstance(copies, list) else copies) >= 1, has_replicas
 
 
 def find_keys(server: RedisClient, pattern: str) -> list[bytes]:

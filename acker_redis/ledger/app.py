@@ -9,10 +9,12 @@ from acker_redis.ledger.outcomes.delivery import Delivery
 from acker_redis.ledger.shards import Shards
 from acker_redis.ledger.updates import Ledger
 from acker_redis.model.config import AckerConfig
-from acker_redis.store import completed_offsets, run_ends, run_ids
+from acker_redis.store import completed_offsets, run_ends, run_ids, stream_status
 from acker_redis.store.lane_leases import Lease
 from acker_redis.store.payloads import Payloads
 from acker_redis.store.run_ends import End
+from acker_redis.store.topology_state import TopologyState
+from acker_redis.store.turns import Turn
 
 
 class App:
@@ -73,6 +75,14 @@ class App:
         """Store the end of a lane's run, or that it has begun."""
         run_ends.write(self.client, self.config.app, lane, end)
 
+    def turn(self, run_id: str, number: int) -> Turn:
+        """Name a turn of a topology's run on Spark."""
+        return Turn(self.client, self.config, run_id, number)
+
+    def topology_state(self, topology: str) -> TopologyState:
+        """Name the state of a topology's bolts."""
+        return TopologyState(self.client, self.config.app, topology)
+
     def payloads(self, run_id: str) -> Payloads:
         """Access the messages of one run that are kept for replay."""
         return Payloads(self.client, self.config.app, run_id)
@@ -84,3 +94,11 @@ class App:
     def write_completed_offsets(self, offsets: Mapping[str, int], gone: Sequence[str] = (), *, spout_id: int) -> None:
         """Write completed offsets that changed, and remove partitions that are `gone`."""
         completed_offsets.write(self.client, self.config.app, spout_id, offsets, gone)
+
+    def stream_status(self, spout_id: int, handler: str) -> str | None:
+        """Read the status that a stream's handler has stored; None: it has stored none yet."""
+        return stream_status.read(self.client, self.config.app, spout_id, handler)
+
+    def write_stream_status(self, spout_id: int, handler: str, text: str) -> None:
+        """Store the status of a stream, in place of the last one."""
+        stream_status.write(self.client, self.config.app, spout_id, handler, text)

@@ -31,6 +31,7 @@ class Batch:
         self._idempotency_key = idempotency_key
         self._inits: dict[int, tuple[list[UInt64Array], list[UInt64Array]]] = {}
         self._acks: dict[str | None, tuple[list[UInt64Array], list[UInt64Array]]] = {}
+        self._keyed: dict[str | None, tuple[list[UInt64Array], ...]] = {}
         self._fails: dict[tuple[str | None, str | None], list[UInt64Array]] = {}
         self.result: Applied | None = None
         self._begun = False
@@ -69,13 +70,22 @@ class Batch:
         """
         _append(self._inits.setdefault(ids.to_spout_id(spout_id), ([], [])), roots, vals)
 
-    def ack_many(self, roots: Ids, vals: Ids, *, component: str | None = None) -> None:
+    def ack_many(self, roots: Ids, vals: Ids, *, record_keys: Ids | None = None, component: str | None = None) -> None:
         """Ack roots; see `Acker.ack_many`. `roots` may be empty here.
+
+        The batch's idempotency key doesn't apply to acks with keys of their own.
 
         >>> with acker.batch(idempotency_key="partition-7") as batch:
         ...     batch.ack_many([1, 2], [5, 6], component="write")
+        >>> with acker.batch() as batch:
+        ...     batch.ack_many([1, 2], [5, 6], record_keys=[5, 6])
         """
-        _append(self._acks.setdefault(component, ([], [])), roots, vals)
+        if record_keys is None:
+            _append(self._acks.setdefault(component, ([], [])), roots, vals)
+            return
+        parts = ids.to_triples(roots, vals, record_keys)
+        for column, part in zip(self._keyed.setdefault(component, ([], [], [])), parts, strict=True):
+            column.append(part)
 
     def fail_many(self, roots: Ids, *, reason: str | None = None, component: str | None = None) -> None:
         """Fail roots; see `Acker.fail_many`. `roots` may be empty here.
@@ -121,7 +131,11 @@ class Batch:
                 self._fails.items(), key=lambda item: (item[0][0] or "", item[0][1] or "")
             )
         ]
-        return [*inits, *acks, *fails]
+        keyed = [
+            ledger.ack_keyed(np.concatenate(roots), np.concatenate(vals), np.concatenate(record_keys), component)
+            for component, (roots, vals, record_keys) in sorted(self._keyed.items(), key=lambda item: item[0] or "")
+        ]
+        return [*inits, *acks, *fails, *keyed]
 
 
 def _append(columns: tuple[list[UInt64Array], list[UInt64Array]], roots: Ids, vals: Ids) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from acker_redis.client import server_info
 from acker_redis.client.replies import Fields, as_dict
@@ -26,7 +27,7 @@ _ALONE = np.dtype(
         ("start_high", ">u2"), ("start_low", ">u4"),
     ]
 )  # fmt: skip
-_HEAD = struct.Struct(">HIHI4I")
+_HEAD = struct.Struct(">HIHI3I")
 _SLOT_BYTES = 9
 _BLOCK_BYTES = 8
 _LAST_FLAGS = 3 + 4 * (ids.SLOTS - 1)
@@ -155,6 +156,34 @@ class Inspection:
         for at in range(0, len(cuts), _CALLS_AT_ONCE):
             held.update((root.root, root) for root in self._inspect(cuts[at : at + _CALLS_AT_ONCE], batch))
         return [held.get(root) for root in roots.view(np.int64).tolist()]
+
+    def are_pending(self, roots: UInt64Array) -> npt.NDArray[np.bool_]:
+        """Return for each root whether it has its owner and no outcome yet.
+
+        Raises:
+            LedgerLostError, DamagedDataError: as `stats`.
+        """
+        shards = self._shards
+        batch = Blocks.from_roots(roots)
+        batch, cuts = shards.cut(batch, np.ones(len(batch.numbers), np.int64), ROOTS_PER_CALL)
+        packed = batch.numbers.astype(">u8").tobytes()
+        pending = [np.array([], np.uint64)]
+        for at in range(0, len(cuts), _CALLS_AT_ONCE):
+            part = cuts[at : at + _CALLS_AT_ONCE]
+            among = sorted({cut.shard for cut in part})
+            replies = shards.client.pipeline(
+                [
+                    *(_read(shards.keys[cut.shard].ledger, packed[8 * cut.start : 8 * cut.stop]) for cut in part),
+                    # Last, so that what was read before it is of this generation.
+                    *(("HGET", shards.keys[shard].meta, "generation") for shard in among),
+                ]
+            )
+            for shard, generation in zip(among, replies[len(part) :], strict=True):
+                shards.check_generations([generation], first=shard)
+            for cut, blocks in zip(part, replies, strict=False):
+                slots = _unpacked(shards.keys[cut.shard].ledger, batch.numbers[cut.start : cut.stop], blocks)
+                pending.append(slots.roots[slots.states == _STATES.index("owned")])
+        return np.isin(roots, np.concatenate(pending))
 
     def _inspect(self, cuts: Sequence[Cut], batch: Blocks) -> Iterator[LedgerRoot]:
         """Read the roots of these cuts in one round trip, and the clocks in another."""
@@ -285,19 +314,20 @@ def _unpacked_alone(key: str, numbers: UInt64Array, blocks: Sequence[bytes]) -> 
 
 def _unpacked_shared(key: str, number: np.uint64, block: bytes) -> _Slots:
     slots = (len(block) - _HEAD.size) // _SLOT_BYTES
-    masks = _HEAD.unpack_from(block)[4:] if slots > 0 else (0,) * 4
-    if len(block) != _HEAD.size + _SLOT_BYTES * slots or masks[0].bit_count() != slots:
+    masks = _HEAD.unpack_from(block)[4:] if slots > 0 else (0,) * 3
+    if len(block) != _HEAD.size + _SLOT_BYTES * slots or (masks[0] | masks[1]).bit_count() != slots:
         raise DamagedDataError(f"{key} has a block of {len(block)} bytes with an unknown layout. {_ADVICE}")
     stamp, spout_id, start_high, start_low, *_ = _HEAD.unpack_from(block)
     numbered = np.arange(ids.SLOTS)
-    present, owned, failed, settled = ((np.array(mask) >> numbered & 1).astype(bool) for mask in masks)
-    unsettled = ~settled[present]
+    unsettled, owned, failed = ((np.array(mask) >> numbered & 1).astype(bool) for mask in masks)
+    present = unsettled | owned
+    kept = unsettled[present]
     vals = np.frombuffer(block, ">i8", slots, _HEAD.size).astype(np.int64)
     components = np.frombuffer(block, np.uint8, slots, _HEAD.size + 8 * slots).astype(np.int64)
     states = (owned.astype(np.int64) + 2 * failed)[present]
     roots = ids.mint(np.full(slots, number), numbered[present].astype(np.uint64))
-    same = (np.full(int(unsettled.sum()), value, np.int64) for value in (spout_id, start_high << 32 | start_low, stamp))
-    return _Slots(roots[unsettled], vals[unsettled], states[unsettled], components[unsettled], *same)
+    same = (np.full(int(kept.sum()), value, np.int64) for value in (spout_id, start_high << 32 | start_low, stamp))
+    return _Slots(roots[kept], vals[kept], states[kept], components[kept], *same)
 
 
 def _numbers(key: str, fields: Sequence[bytes]) -> UInt64Array:

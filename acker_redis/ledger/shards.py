@@ -18,13 +18,13 @@ from acker_redis.errors import (
     SettingsConflictError,
 )
 from acker_redis.model import ids, keys
-from acker_redis.model.arrays import Int64Array
+from acker_redis.model.arrays import Int64Array, UInt64Array
 from acker_redis.model.blocks import Blocks, Cut
 from acker_redis.model.config import AckerConfig
 from acker_redis.model.keys import ShardKeys
 from acker_redis.store import limits
 
-FORMAT = 3
+FORMAT = 4
 """Version of the layout of keys, blocks and outcomes that this version supports. Stored in every shard's `meta`."""
 
 _FORMAT = b"%d" % FORMAT
@@ -120,6 +120,14 @@ class Shards:
         if lost:
             raise lost_shards(self.client.address, self.config, lost)
 
+    def check_all(self) -> None:
+        """Check with plain reads that every shard still has the generation that this client opened.
+
+        Raises:
+            LedgerLostError: one doesn't.
+        """
+        self.check_generations(self.client.pipeline([("HGET", k.meta, "generation") for k in self.keys]))
+
     def holds(self, generation: bytes | None) -> bool:
         """Return True if `generation` (see `generation_at`) is this app's, i.e. both URLs lead to the same server."""
         return bool(self.client.pipeline([_generation(self.config)]) == [generation])
@@ -135,6 +143,12 @@ class Shards:
     def call_all(self, name: str, *args: Argument) -> list[Call]:
         """Make the same call for every shard."""
         return [self.call(name, shard, *args) for shard in range(len(self.keys))]
+
+    def rows_by_shard(self, roots: UInt64Array) -> list[Int64Array]:
+        """Return the positions of the roots of each shard, in order."""
+        of_shard = ids.shard_of(roots, self.config.shards)
+        order = np.argsort(of_shard, kind="stable")
+        return np.split(order, np.searchsorted(of_shard[order], np.arange(1, self.config.shards)))
 
     def cut(self, batch: Blocks, weights: Int64Array, limit: int) -> tuple[Blocks, list[Cut]]:
         """Sort a batch by shard and split it into calls whose blocks weigh about `limit` each.

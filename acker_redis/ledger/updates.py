@@ -1,4 +1,4 @@
-"""Updates of the ledgers: init, ack, fail, reset_timeout. One script each, one call per shard and chunk.
+"""Updates of the ledgers: init, ack, fail, settle, reset_timeout. One script each, one call per shard and chunk.
 
 Guarantee: a batch sent again under its idempotency key changes nothing. Each call is atomic. A batch of several calls is not.
 """
@@ -14,6 +14,7 @@ import numpy as np
 from acker_redis.client import scripts
 from acker_redis.client.scripts import Argument, Call
 from acker_redis.errors import BadBatchError, IdempotencyKeyReusedError
+from acker_redis.ledger.keyed_acks import KeyedAcks
 from acker_redis.ledger.shards import Shards
 from acker_redis.model import keys
 from acker_redis.model.arrays import Int64Array, UInt64Array
@@ -32,6 +33,8 @@ REASON_CHARS = 1000
 _IDEMPOTENCY_KEY_BYTES = 12
 _DIGEST_BYTES = 8
 _SEEN, _REUSED, _OTHER_SPOUT_ID = (scripts.load("init").codes[code] for code in ("SEEN", "REUSED", "OTHER_SPOUT_ID"))
+_PARTLY = scripts.load("ack").codes["PARTLY"]
+_TOUCHED = scripts.load("settle").codes["TOUCHED"]
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,8 @@ class Ack:
     component: str | None
 
     def arguments(self, component: int, *, first: bool) -> tuple[Argument, ...]:
-        """Return the script's arguments before the roots."""
-        return (component,)
+        """Return the script's arguments before the roots. No ack has a key of its own."""
+        return component, b""
 
 
 @dataclass(frozen=True)
@@ -79,14 +82,32 @@ class Fail:
         return component, self.detail
 
 
-Update: TypeAlias = Init | Ack | Fail
+@dataclass(frozen=True)
+class Settle:
+    """Inits with one spout_id, as of an earlier time: roots with value 0 are done, and the others stay open."""
+
+    script: ClassVar[str] = "settle"
+    component: ClassVar[None] = None
+
+    batch: Blocks
+    spout_id: int
+    age_ms: int
+
+    def arguments(self, component: int, *, first: bool) -> tuple[Argument, ...]:
+        """Return the script's arguments before the roots."""
+        return self.spout_id, self.age_ms
+
+
+_InBlocks: TypeAlias = Init | Ack | Fail | Settle
+Update: TypeAlias = _InBlocks | KeyedAcks
 
 
 class _Piece(NamedTuple):
-    """One call of a batch, with its number of roots."""
+    """One call of a batch, with its roots. Its acks may have keys of their own."""
 
     call: Call
-    roots: int
+    roots: UInt64Array
+    has_keys: bool = False
 
 
 class _Reply(NamedTuple):
@@ -112,6 +133,12 @@ class Ledger:
     def ack(self, roots: UInt64Array, vals: UInt64Array, component: str | None) -> Ack:
         """Make an update of acks, combined per root by XOR."""
         return Ack(Blocks.from_roots(roots, vals, "xor"), component)
+
+    def ack_keyed(
+        self, roots: UInt64Array, vals: UInt64Array, record_keys: UInt64Array, component: str | None
+    ) -> KeyedAcks:
+        """Make an update of acks with a key each. Of acks with equal root and key, the first applies."""
+        return KeyedAcks.distinct(roots, record_keys, vals, component)
 
     def fail(self, roots: UInt64Array, reason: str | None, component: str | None) -> Fail:
         """Make an update of fails, each root once. The text of the reason is cut to REASON_CHARS."""
@@ -143,7 +170,7 @@ class Ledger:
             _check_component(update.component)
         base = secrets.token_bytes(_IDEMPOTENCY_KEY_BYTES) if idempotency_key is None else idempotency_key.encode()
         pieces = [piece for part, update in enumerate(updates) for piece in self._pieces(update, base, part)]
-        replies = [_Reply(*reply) for reply in self._client.run([piece.call for piece in pieces])]
+        replies = self._send(pieces)
         applied = sum(reply.applied for reply in replies)
         refused = sum(reply.status == _OTHER_SPOUT_ID for reply in replies)
         if refused:
@@ -151,16 +178,41 @@ class Ledger:
                 f"A block already has roots of another spout_id. {refused} of {len(replies)} calls were skipped, {applied} "
                 "updates were applied. Use one spout_id for all roots of a block (equal except for their top five bits)."
             )
-        if idempotency_key is None:  # a call that was seen is our own first try, whose reply was lost
-            applied += sum(p.roots for p, reply in zip(pieces, replies, strict=True) if reply.status == _SEEN)
-            return Applied(applied, False)
-        reused = sum(reply.status == _REUSED for reply in replies)
-        if reused:
-            raise IdempotencyKeyReusedError(
-                f"idempotency_key={idempotency_key!r} was used before for a batch with other content. {reused} of "
-                f"{len(replies)} calls were skipped, {applied} updates were applied. Use one idempotency key per batch."
-            )
-        return Applied(applied, any(reply.status == _SEEN for reply in replies))
+        if idempotency_key is not None:
+            _check_not_reused(idempotency_key, replies)
+        duplicate = False
+        for piece, reply in zip(pieces, replies, strict=True):
+            if reply.status in (_SEEN, _PARTLY):
+                if idempotency_key is not None or piece.has_keys:
+                    duplicate = True
+                else:  # our own first try, whose reply was lost
+                    applied += len(piece.roots)
+        return Applied(applied, duplicate)
+
+    def settle(
+        self, roots: UInt64Array, vals: UInt64Array, spout_id: int, age_ms: int, idempotency_key: str
+    ) -> UInt64Array:
+        """Init roots and settle those that are done, in one call per chunk.
+
+        Args:
+            roots: distinct roots, whose blocks should be new to the ledger.
+            vals: 0 for a root that is done, else the first ack val of a root that stays open.
+            spout_id: owner of the roots.
+            age_ms: time since the work on the roots began.
+            idempotency_key: name of the batch.
+
+        Returns:
+            Roots of refused calls, which found a block that exists. Use init and ack for these.
+
+        Raises:
+            IdempotencyKeyReusedError, AckerError: as `send`.
+        """
+        update = Settle(Blocks.from_roots(roots, vals), spout_id, age_ms)
+        pieces = list(self._pieces(update, idempotency_key.encode(), 0))
+        replies = self._send(pieces)
+        _check_not_reused(idempotency_key, replies)
+        touched = [piece.roots for piece, reply in zip(pieces, replies, strict=True) if reply.status == _TOUCHED]
+        return np.concatenate([np.array([], np.uint64), *touched])
 
     def reset_timeout(self, roots: UInt64Array) -> int:
         """Restart the timeout of roots. Returns the number of these roots in the nursery now."""
@@ -196,12 +248,20 @@ class Ledger:
         """Forget components, so that their next use registers them again after the server lost its data."""
         self._components.clear()
 
+    def _send(self, pieces: Sequence[_Piece]) -> list[_Reply]:
+        return [_Reply(*reply) for reply in self._client.run([piece.call for piece in pieces])]
+
     def _pieces(self, update: Update, base: bytes, part: int) -> Iterator[_Piece]:
         """Make the calls of one update. Packs all blocks at once, so that a call costs a few microseconds of Python."""
         component = self.component_number(update.component)
+        if isinstance(update, KeyedAcks):
+            for piece in update.pieces(self._shards):
+                call = self._shards.call("ack", piece.shard, b"", b"", component, piece.keyed, piece.updates)
+                yield _Piece(call, piece.roots, has_keys=True)
+            return
         batch, cuts = self._shards.cut(update.batch, *_weights(update))
-        packed, at = batch.packed()
-        roots = np.concatenate(([0], np.cumsum(batch.sizes)))
+        packed, at = batch.packed_open() if isinstance(update, Settle) else batch.packed()
+        begins = np.concatenate(([0], np.cumsum(batch.sizes)))
         for number, cut in enumerate(cuts):
             rows = packed[at[cut.start] : at[cut.stop]]
             arguments = update.arguments(component, first=number == 0)
@@ -211,14 +271,26 @@ class Ledger:
                 _hash(rows, repr(arguments).encode(), _DIGEST_BYTES),
             )
             call = self._shards.call(update.script, cut.shard, idempotency_key, digest, *arguments, rows)
-            yield _Piece(call, int(roots[cut.stop] - roots[cut.start]))
+            yield _Piece(call, batch.roots[begins[cut.start] : begins[cut.stop]])
 
 
-def _weights(update: Update) -> tuple[Int64Array, int]:
+def _weights(update: _InBlocks) -> tuple[Int64Array, int]:
     """Return the cost of each block, and the maximum cost of a call."""
     if isinstance(update, Fail):
         return update.batch.sizes, FAILS_PER_CALL
+    if isinstance(update, Settle):
+        return update.batch.open_sizes() + _BLOCK_WEIGHT, ROOTS_PER_CALL * _BLOCK_WEIGHT
     return update.batch.sizes + _BLOCK_WEIGHT, ROOTS_PER_CALL * (1 + _BLOCK_WEIGHT)
+
+
+def _check_not_reused(idempotency_key: str, replies: Sequence[_Reply]) -> None:
+    reused = sum(reply.status == _REUSED for reply in replies)
+    if reused:
+        raise IdempotencyKeyReusedError(
+            f"idempotency_key={idempotency_key!r} was used before for a batch with other content. {reused} of "
+            f"{len(replies)} calls were skipped, {sum(reply.applied for reply in replies)} updates were applied. Use one "
+            "idempotency key per batch."
+        )
 
 
 def _check_component(component: str | None) -> None:

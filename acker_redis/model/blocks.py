@@ -19,6 +19,9 @@ ROOTS_PER_CALL = 500
 
 _BLOCK, _MASK = np.uint64(BLOCK_MASK), (1 << SLOTS) - 1
 _SHIFT, _BACK = np.uint64(BLOCK_BITS), np.uint64(64 - BLOCK_BITS)
+_NO_SLOT = np.uint64(SLOTS)
+"""Number of a slot behind the last, whose bit no mask has."""
+
 _ONES = np.unpackbits(np.arange(1 << 16, dtype="<u2").view(np.uint8).reshape(-1, 2), axis=1).sum(axis=1, dtype=np.int64)
 """Number of bits set in each 16-bit number."""
 
@@ -74,8 +77,10 @@ class Blocks:
         if len(roots) == 0:
             return cls(roots, np.array([], np.uint32), np.array([], np.int64), roots, vals)
         numbers, slots, starts, in_blocks = _runs(roots)
-        heads = numbers[starts]
-        order = None if (heads[1:] > heads[:-1]).all() else np.argsort(heads)
+        order = None
+        if in_blocks:
+            heads = numbers[starts]
+            order = None if (heads[1:] > heads[:-1]).all() else np.argsort(heads)
         if not in_blocks or (order is not None and (heads[order][1:] == heads[order][:-1]).any()):
             order = None
             roots, vals = _sorted(roots, vals, merge)
@@ -107,6 +112,32 @@ class Blocks:
             firsts = np.cumsum(self.sizes) - self.sizes
             places = np.repeat(begins + 3 - 2 * firsts, self.sizes) + 2 * np.arange(len(self.vals))
             out[places], out[places + 1] = self.vals >> np.uint64(32), self.vals & np.uint64(_MASK)
+        return out.tobytes(), [0, *(4 * ends).tolist()]
+
+    def open_sizes(self) -> Int64Array:
+        """Count the roots of each block whose value isn't 0."""
+        if self.vals is None or not len(self.vals) or not self.vals.any():
+            return np.zeros(len(self.numbers), np.int64)
+        return np.asarray(np.add.reduceat(self.vals != 0, np.cumsum(self.sizes) - self.sizes, dtype=np.int64))
+
+    def packed_open(self) -> tuple[bytes, list[int]]:
+        """Pack number, mask, mask of the roots with a value other than 0, and these values. Returns as `packed`."""
+        vals = np.zeros(len(self.roots), np.uint64) if self.vals is None else self.vals
+        firsts = np.cumsum(self.sizes) - self.sizes
+        is_open = vals != 0
+        opens = np.zeros(len(self.numbers), np.uint32)
+        if is_open.any():
+            opens = _masks(np.where(is_open, self.roots >> _SHIFT, _NO_SLOT), firsts)
+        words = 4 + 2 * counts_of(opens)
+        ends = np.cumsum(words)
+        begins = ends - words
+        out = np.empty(int(ends[-1]) if len(ends) else 0, ">u4")
+        out[begins], out[begins + 1] = self.numbers >> np.uint64(32), self.numbers & np.uint64(_MASK)
+        out[begins + 2], out[begins + 3] = self.masks, opens
+        if is_open.any():
+            before = np.cumsum(is_open) - is_open
+            places = (np.repeat(begins + 4 - 2 * before[firsts], self.sizes) + 2 * before)[is_open]
+            out[places], out[places + 1] = vals[is_open] >> np.uint64(32), vals[is_open] & np.uint64(_MASK)
         return out.tobytes(), [0, *(4 * ends).tolist()]
 
 

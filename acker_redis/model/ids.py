@@ -101,6 +101,21 @@ def to_pairs(roots: Ids, vals: Ids) -> tuple[UInt64Array, UInt64Array]:
     return root_ids, values
 
 
+def to_triples(roots: Ids, vals: Ids, record_keys: Ids) -> tuple[UInt64Array, UInt64Array, UInt64Array]:
+    """Convert roots, their values, and the keys of their records.
+
+    Raises:
+        BadIdError, BadBatchError: as `to_pairs`.
+    """
+    root_ids, values = to_pairs(roots, vals)
+    keys = to_uint64_array(record_keys, "record_keys")
+    if len(keys) != len(root_ids):
+        raise BadBatchError(
+            f"roots has {len(root_ids)} elements, but record_keys has {len(keys)}. Pass one key per root."
+        )
+    return root_ids, values, keys
+
+
 def _as_array(values: Any, name: str) -> npt.NDArray[Any]:
     if isinstance(values, (str, bytes)) or not hasattr(values, "__len__"):
         raise BadBatchError(f"{name} is a {type(values).__name__}. Pass a numpy array or a sequence of integers.")
@@ -127,7 +142,7 @@ def derive(*parts: str | bytes | int) -> int:
     """Derive a signed 64-bit id from text, bytes or integers. Equal parts always give equal ids, in every process."""
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
-        data = part if isinstance(part, bytes) else str(part).encode()
+        data = part if isinstance(part, bytes) else str(part).encode(errors="surrogatepass")
         digest.update(len(data).to_bytes(4, "big") + data)
     return int.from_bytes(digest.digest(), "big", signed=True)
 

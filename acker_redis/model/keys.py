@@ -6,6 +6,7 @@ All keys of a shard carry the hash tag `{app:shard}`, so a script's keys are on 
 
 import re
 from functools import cache
+from urllib.parse import quote
 
 GROUP = "spout"
 """Name of the consumer group on every outcome stream (spelled in lua/scripts/open.lua and lua/scripts/confirm.lua too)."""
@@ -91,6 +92,95 @@ def replays(app: str, spout_id: int) -> str:
 def completed_offsets(app: str, spout_id: int) -> str:
     """Key of a stream's completed offsets: HASH, partition -> first offset that is not completed."""
     return f"acker:{{{app}}}:completed_offsets:{spout_id}"
+
+
+def stream_status(app: str, spout_id: int) -> str:
+    """Key of the status of a stream that runs on Spark's server: HASH; expires."""
+    return f"acker:{{{app}}}:stream_status:{spout_id}"
+
+
+def kafka_groups(app: str) -> str:
+    """Key of the consumer groups of Kafka that an app's drivers have: HASH, group -> time (ms) of the last write; expires."""
+    return f"acker:{{{app}}}:kafka_groups"
+
+
+def kafka_group(app: str, group: str) -> str:
+    """Key of the progress of a consumer group of Kafka: HASH, topic/partition -> progress as JSON; expires."""
+    return f"acker:{{{app}}}:kafka_group:{group}"
+
+
+def kafka_topics(app: str, group: str) -> str:
+    """Key of the topics that a consumer group of Kafka read and that were deleted: HASH, topic -> its id; expires."""
+    return f"acker:{{{app}}}:kafka_topics:{group}"
+
+
+def kafka_exports(app: str) -> str:
+    """Key of the topics of Kafka that the app exports to: HASH, topic -> consumer group that may ack its records."""
+    return f"acker:{{{app}}}:kafka_exports"
+
+
+def turn(app: str, run_id: str, number: int) -> str:
+    """Key of a topology's turn: HASH with its state, and bin -> claim; expires."""
+    return f"acker:{{{app}}}:turn:{run_id}:{number}"
+
+
+def turns(app: str) -> str:
+    """Pattern of the keys of all turns of an app's topologies."""
+    return f"acker:{{{app}}}:turn:*"
+
+
+def topologies(app: str) -> str:
+    """Key of the counts of an app's topologies: HASH, topology -> counts of its current or last run, as JSON; expires."""
+    return f"acker:{{{app}}}:topologies"
+
+
+def state_sizes(app: str) -> str:
+    """Key of the sizes of the state of an app's topologies: HASH, task -> bytes, their total, and the limit."""
+    return f"acker:{{{app}}}:state_sizes"
+
+
+class StateKeys:
+    """Keys of a topology's state, by the names in the script headers. All of them are in one slot of a cluster.
+
+    A task is a component and the index of the task in it, such as `count:0`.
+
+    Attributes:
+        topology: name of the topology, as its keys spell it.
+        sizes: HASH, sizes of the state of all topologies of the app.
+    """
+
+    def __init__(self, app: str, topology: str) -> None:
+        """Name the topology."""
+        self._prefix = f"acker:{{{app}}}:state"
+        self.topology = quote(topology, safe="")
+        self.sizes = state_sizes(app)
+
+    @property
+    def state(self) -> str:
+        """HASH, epoch of the run, last decided turn, shape, and the attempt that each task's state stems from."""
+        return f"{self._prefix}:{self.topology}"
+
+    @staticmethod
+    def task(component: str, index: int) -> str:
+        """Spell a task."""
+        return f"{quote(component, safe='')}:{index}"
+
+    def values(self, task: str) -> str:
+        """HASH, field of a task's state -> its value at the last folded turn."""
+        return f"{self._prefix}_values:{self.topology}:{task}"
+
+    def attempts(self, task: str) -> str:
+        """SET, attempts of a task that aren't folded or deleted; expires."""
+        return f"{self._prefix}_attempts:{self.topology}:{task}"
+
+    def attempt(self, task: str, attempt_id: str) -> str:
+        """HASH, number of a part -> changes of an attempt; expires unless it is committed."""
+        return f"{self._prefix}_attempt:{self.topology}:{task}:{attempt_id}"
+
+
+def states(app: str) -> str:
+    """Pattern of the keys of the state of all topologies of an app."""
+    return f"acker:{{{app}}}:state*"
 
 
 def patterns_of(app: str) -> tuple[str, str]:

@@ -15,7 +15,8 @@ class Applied(NamedTuple):
 
     Attributes:
         applied: number of root updates that changed the ledger, after combining equal roots.
-        duplicate: True if some or all of the batch was skipped, because it was applied before under its idempotency key.
+        duplicate: True if some or all of the batch was skipped, because it was applied before under its idempotency key, or
+            under the keys of its records.
     """
 
     applied: int
@@ -84,7 +85,7 @@ class Stats(NamedTuple):
         orphaned: roots that expired without owner. Either their init was lost, or an ack or fail arrived after the root had
             left the ledger (acked, timed out, or closed and gone). Such an update looks like one before the init.
         duplicate_inits: ignored inits of roots that already had an owner.
-        deduplicated: ignored calls whose idempotency key was seen before.
+        deduplicated: ignored calls whose idempotency key was seen before, and ignored acks whose record key was.
         late_updates: acks, fails and `reset_timeout` that changed nothing. Their root has failed and its block still exists
             (at least message_timeout_secs), or was acked and other roots of its block still exist. Also counts
             `reset_timeout` of unknown roots.

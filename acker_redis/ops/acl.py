@@ -47,15 +47,19 @@ _CALLS = {ServerKind.FUNCTIONS: ("fcall",), ServerKind.SCRIPTS: ("eval", "evalsh
 _REPORT_CALLS = {ServerKind.FUNCTIONS: ("fcall_ro",), ServerKind.SCRIPTS: ("eval",)}
 
 _UPDATES = (
-    "time", "hget", "hmget", "hgetall", "hlen", "hset", "hdel", "hincrby", "sismember", "sadd", "zadd", "xadd", "set", "get",
-    "del", "bitop",
+    "time", "hget", "hmget", "hgetall", "hlen", "hset", "hdel", "hincrby", "sismember", "smismember", "sadd", "zadd", "xadd",
+    "set", "get", "del", "bitop",
 )  # fmt: skip
 """Commands that init, ack, fail, reset_timeout and name_component call."""
 
+_STATE = ("smembers", "srem", "persist", "pexpire", "hscan", "hstrlen")
+"""Further commands that the state of a topology calls."""
+
 _COMMANDS = {
-    Role.EXECUTOR: (*_UPDATES, "xrange", "expire"),
+    Role.EXECUTOR: (*_UPDATES, *_STATE, "xrange", "expire"),
     Role.SPOUT: (
-        *_UPDATES, "exists", "hscan", "zrange", "zrem", "zcard", "unlink", "expire", "xlen", "xrange", "xdel", "xtrim", "xack",
+        *_UPDATES, *_STATE, "hsetnx", "exists", "zrange", "zrem", "zcard", "unlink", "expire",
+        "xlen", "xrange", "xdel", "xtrim", "xack",
         "xpending", "xreadgroup", "xautoclaim", "xgroup|create",
     ),
     Role.ROTATOR: (
@@ -162,7 +166,9 @@ def _keys(role: Role, app: str | None, kind: ServerKind) -> list[str]:
             return [f"~{of_shards}", f"~{of_app}"]
         case Role.EXECUTOR:
             return [
-                f"~{of_shards}", f"~{keys.components(app)}", f"~{keys.payloads(app, '*')}", f"{read}{keys.config(app)}",
+                f"~{of_shards}", f"~{keys.components(app)}", f"~{keys.payloads(app, '*')}", f"~{keys.turns(app)}",
+                f"~{keys.states(app)}",
+                f"{read}{keys.config(app)}",
                 f"{read}{keys.dead_letters(app)}", f"{read}{keys.limits(app)}",
             ]  # fmt: skip
         case Role.ROTATOR:

@@ -13,11 +13,32 @@ from typing import Any
 
 from acker_redis.client.client import Client
 from acker_redis.model.config import check_app_name
+from acker_redis.store import topology_counts, topology_sizes
 from acker_redis.store.apps import apps
+from acker_redis.store.kafka_progress import KafkaPartition, decoded
+from acker_redis.store.topology_counts import Counts
+from acker_redis.store.topology_sizes import TaskSize
 
 OK, PAUSED = "ok", "PAUSED"
 SEVERITY = ("LOST", "FULL", "NO ROTATOR", "SPOUT GONE", "HANGS", "RUN FAILED", PAUSED, OK)
 """States, the worst first."""
+
+
+@dataclass(frozen=True)
+class UncountedEmission:
+    """Emission of a Spark application whose messages aren't counted yet, because its job tells which there are.
+
+    Attributes:
+        run_id: id of its run.
+        emission: its number in the run.
+        job: tag of its jobs in Spark.
+        since_ms: its start by the server's clock, in milliseconds since 1970.
+    """
+
+    run_id: str
+    emission: int
+    job: str
+    since_ms: int
 
 
 @dataclass(frozen=True)
@@ -44,6 +65,10 @@ class AppState:
         failed_runs: number of lanes whose last run ended with an error and that no other run has used since.
         pending_by_component: number of the examined roots, by last component.
         counters: counts since the shards were created, by the names of `Stats`.
+        topologies: counts of the topologies that ran within the last week, by name.
+        state_sizes: sizes of the state of topologies, by task. Without numbers of keys.
+        kafka_partitions: progress of consumer groups of Kafka whose drivers ran within the last week, by group and partition.
+        uncounted: emissions under way whose messages aren't counted yet. No other figure includes them.
     """
 
     app: str
@@ -65,6 +90,10 @@ class AppState:
     failed_runs: int = 0
     pending_by_component: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
+    topologies: list[Counts] = field(default_factory=list)
+    state_sizes: list[TaskSize] = field(default_factory=list)
+    kafka_partitions: list[KafkaPartition] = field(default_factory=list)
+    uncounted: list[UncountedEmission] = field(default_factory=list)
 
     @property
     def healthy(self) -> bool:
@@ -85,7 +114,7 @@ def app_states(client: Client, app: str | None = None) -> list[AppState]:
     by_app: dict[str, list[dict[str, Any]]] = {}
     for answer in answers:
         for row in answer.get("apps", ()):
-            by_app.setdefault(row["app"], []).append(row)
+            by_app.setdefault(row["app"], []).append({**row, "at_ms": answer["at_ms"]})
     states = [_merged(rows) for rows in by_app.values()]
     return sorted(states, key=lambda state: (SEVERITY.index(state.state), state.app))
 
@@ -231,6 +260,24 @@ def _merged(rows: Sequence[dict[str, Any]]) -> AppState:
         failed_runs=sum(row["failed_runs"] for row in rows),
         pending_by_component=dict(by_component.most_common()),
         counters=dict(counters),
+        topologies=[
+            counts
+            for row in rows
+            for one in row.get("topologies", ())
+            if (counts := topology_counts.decoded(one["counts"], is_held=one["is_held"])) is not None
+        ],
+        state_sizes=[size for row in rows for size in topology_sizes.decoded(row.get("state_sizes", {}))],
+        kafka_partitions=[
+            partition
+            for row in rows
+            for one in row.get("kafka_partitions", ())
+            if (partition := decoded(one["group"], one["partition"], one["numbers"], row["at_ms"])) is not None
+        ],
+        uncounted=[
+            UncountedEmission(one["run_id"], round(one["emission"]), one["job"], round(one["since_ms"]))
+            for row in rows
+            for one in row.get("uncounted", ())
+        ],
     )
 
 

@@ -14,7 +14,7 @@ from acker_redis.model import keys
 from acker_redis.ops.dashboard import OK, app_states
 from acker_redis.ops.permissions import rights
 from acker_redis.ops.rotation_check import OF_THE_APP
-from acker_redis.store import limits, run_ends
+from acker_redis.store import limits, run_ends, topology_sizes
 from acker_redis.store.apps import find_apps, stored_config
 from acker_redis.store.run_ends import End
 
@@ -24,7 +24,7 @@ _HEAD_ROOM, _FULL = 0.75, 0.90
 """Shares of maxmemory in use that are graded as a warning and as bad."""
 
 _NEAR_LIMIT = 0.75
-"""Share of the limit of pending roots that is graded as a warning."""
+"""Share of a limit that is graded as a warning."""
 
 _CLOCK_SECS = 2.0
 """Largest difference between clocks of servers and this machine. More misleads people, but affects no ledger."""
@@ -95,7 +95,8 @@ def _server(info: dict[str, Any], *, several: bool) -> Iterator[Finding]:
             "eviction",
             "bad",
             policy,
-            "Run CONFIG SET maxmemory-policy noeviction. Otherwise the server deletes ledgers under memory pressure.",
+            "Run CONFIG SET maxmemory-policy noeviction. Otherwise the server deletes ledgers, and state of topologies, under "
+            "memory pressure.",
         )
     )
     yield _memory(subject, int(info.get("used_memory", 0)), int(info.get("maxmemory", 0)))
@@ -224,7 +225,8 @@ def _settings(client: Client, app: str) -> Iterator[Finding]:
     try:
         config = stored_config(client, app)
         shards = Shards(client, config, create=False)
-        allowed, pending = limits.read(client, app).max_pending, Inspection(shards).pending()
+        allowed, pending = limits.read(client, app), Inspection(shards).pending()
+        state_bytes = topology_sizes.read_total(client, app)
         last = run_ends.read(client, app)
     except OF_THE_APP as exc:
         advice = "The message says what to do. All programs of an app need the same settings."
@@ -236,8 +238,10 @@ def _settings(client: Client, app: str) -> Iterator[Finding]:
         f"{config.shards} shards, {config.num_buckets} buckets, timeout {config.message_timeout_secs:g} s, "
         f"{config.lanes} lanes, {sum(holder is not None for holder in holders)} of them in use",
     )  # fmt: skip
-    if allowed is not None:
-        yield _limit(app, pending, allowed)
+    if allowed.max_pending is not None:
+        yield _limit(app, pending, allowed.max_pending)
+    if allowed.max_state_bytes is not None:
+        yield _state_limit(app, state_bytes, allowed.max_state_bytes)
     for lane, end in last.items():
         if end.state != "begun":
             yield _run(app, lane, end)
@@ -268,3 +272,15 @@ def _limit(app: str, pending: int, allowed: int) -> Finding:
         "--max-pending."
     )
     return Finding(app, "limit", "warning" if share < 1 else "bad", text, advice)
+
+
+def _state_limit(app: str, used: int, allowed: int) -> Finding:
+    share = used / allowed if allowed else 1.0
+    text = f"{used:,} of {allowed:,} bytes of state of topologies ({share:.0%})"
+    if share < _NEAR_LIMIT:
+        return Finding(app, "state limit", "ok", text)
+    advice = (
+        f"Run acker-redis topology metrics --app {app} to see which tasks are large, or raise the limit with acker-redis "
+        f"limit --app {app} --max-state-bytes. A turn above it waits."
+    )
+    return Finding(app, "state limit", "warning" if share < 1 else "bad", text, advice)

@@ -1,7 +1,7 @@
 """Metrics for Prometheus: the dashboard, read at each scrape.
 
-Needs `acker-redis[metrics]`, and a user that may read reports. Apps and outcomes are labels. Roots, messages and runs never
-are. Units are seconds and bytes.
+Needs `acker-redis[metrics]`, and a user that may read reports. Apps, outcomes, topologies and their components are labels, and
+so are groups and partitions of Kafka. Roots, messages, records and runs never are. Units are seconds and bytes.
 """
 
 import logging
@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from acker_redis.client.client import Client
 from acker_redis.errors import AckerError, BadConfigError
 from acker_redis.ops.dashboard import SEVERITY, AppState, app_states, latencies
+from acker_redis.store.topology_counts import COUNTED, STATES
 
 log = logging.getLogger("acker_redis.metrics")
 
@@ -29,6 +30,15 @@ BOUNDS_MS = (
 
 _OUTCOMES = ("acked", "failed", "timed_out")
 _APP = ("app",)
+_COUNTED_TEXTS = (
+    "Tuples emitted, by stream.",
+    "Tuples sent to tasks, by stream.",
+    "Tuples executed by a bolt, by source.",
+    "Messages of a spout acked, by stream; tuples acked by a bolt, by source.",
+    "Messages of a spout failed, by stream; tuples failed by a bolt, by source.",
+    "Messages of a spout timed out, by stream.",
+)
+"""Descriptions of `COUNTED`."""
 
 
 class AppsCollector(Collector):
@@ -62,6 +72,8 @@ class AppsCollector(Collector):
                 return
         yield GaugeMetricFamily("acker_up", "Whether the acker's server answers.", 1)
         yield from _families(states)
+        yield from _topologies(states)
+        yield from _kafka_partitions(states)
         yield _histogram({state.app: ages.get(state.app, {}) for state in states})
 
     def close(self) -> None:
@@ -148,6 +160,70 @@ def _families(states: Sequence[AppState]) -> Iterator[Metric]:
             if value is not None:
                 gauges[name].add_metric((state.app,), value)
     yield from (settled, begun, late, orphaned, in_state, *gauges.values())
+
+
+def _topologies(states: Sequence[AppState]) -> Iterator[Metric]:
+    of_topology, of_component = ("app", "topology"), ("app", "topology", "component")
+    counted = {
+        name: CounterMetricFamily(f"acker_topology_{name}", text, labels=(*of_component, "stream"))
+        for name, text in zip(COUNTED, _COUNTED_TEXTS, strict=True)
+    }
+    errors = CounterMetricFamily("acker_topology_errors", "Exceptions of bolts.", labels=of_component)
+    turns = CounterMetricFamily("acker_topology_turns", "Turns of a run on Spark.", labels=of_topology)
+    pending = GaugeMetricFamily("acker_topology_pending", "Pending messages of a run.", labels=of_topology)
+    in_state = GaugeMetricFamily(
+        "acker_topology_state", "1 for the state that the last run is in.", labels=(*of_topology, "state")
+    )
+    kept = GaugeMetricFamily(
+        "acker_topology_state_bytes", "Keys and values in a task's state.", labels=(*of_component, "task")
+    )
+    for state in states:
+        for size in state.state_sizes:
+            kept.add_metric((state.app, size.topology, size.component, str(size.index)), size.bytes)
+        for counts in state.topologies:
+            labels = (state.app, counts.topology)
+            for name in STATES:
+                in_state.add_metric((*labels, name), counts.state == name)
+            pending.add_metric(labels, counts.pending)
+            if counts.turns is not None:
+                turns.add_metric(labels, counts.turns)
+            for component, of in counts.components.items():
+                errors.add_metric((*labels, component), of.get("errors", 0))
+                for name, family in counted.items():
+                    for stream, count in of.get(name, {}).items():
+                        family.add_metric((*labels, component, stream), count)
+    yield from (in_state, pending, turns, errors, kept, *counted.values())
+
+
+def _kafka_partitions(states: Sequence[AppState]) -> Iterator[Metric]:
+    labels = ("app", "group", "topic", "partition")
+    gauges = {
+        name: GaugeMetricFamily(f"acker_kafka_{name}", text, labels=labels)
+        for name, text in {
+            "lag": "Offsets from the commit to the end of a partition.",
+            "open_records": "Records that were read and aren't done.",
+            "done_beyond": "Offsets that are done behind an open record.",
+            "earliest_offset": "First offset of a partition.",
+            "committed_offset": "Committed offset.",
+            "end_offset": "Offset behind the last record of a partition.",
+            "progress_age_seconds": "Since a driver wrote these numbers, unless it ended in an orderly way.",
+        }.items()
+    }
+    for state in states:
+        for partition in state.kafka_partitions:
+            values = {
+                "lag": partition.lag,
+                "open_records": partition.open,
+                "done_beyond": partition.done_beyond,
+                "earliest_offset": partition.earliest,
+                "committed_offset": partition.committed,
+                "end_offset": partition.end,
+                "progress_age_seconds": None if partition.has_ended else partition.age_secs,
+            }
+            for name, value in values.items():
+                if value is not None:
+                    gauges[name].add_metric((state.app, partition.group, partition.topic, str(partition.number)), value)
+    yield from gauges.values()
 
 
 def _histogram(ages: dict[str, dict[str, dict[float, int]]]) -> Metric:

@@ -12,7 +12,7 @@ those before it:
     sinks       proven actions, and when and how they may write
     tracker     the operators and sinks that a pipeline uses
     emission    one emission: its messages, its roots in the ledger, the run of the pipeline
-    runs        entry points: run_tracked, run_exported, run_redis_stream, check_pipeline
+    runs        entry points: run_tracked, run_exported, run_redis_stream, run_kafka, check_pipeline
     streaming   entry points for streams: TrackedBatches, its query, and its parked messages
 """
 
@@ -27,13 +27,16 @@ if TYPE_CHECKING:
     from acker_redis.spark.runs.check_pipeline import PipelineCheck, check_pipeline
     from acker_redis.spark.runs.dataframe import run_tracked
     from acker_redis.spark.runs.exported import run_exported
+    from acker_redis.spark.runs.kafka import run_kafka
     from acker_redis.spark.runs.options import MessageIds, ReplayFrom
     from acker_redis.spark.runs.redis_stream import run_redis_stream
     from acker_redis.spark.runs.run_result import Progress, RunResult
     from acker_redis.spark.runtime.environment import JavaNotFoundError, prepare_environment
+    from acker_redis.spark.runtime.shipping import ship
     from acker_redis.spark.sources.dead_letters import read_dead_letters
     from acker_redis.spark.sources.files import read_files
-    from acker_redis.spark.streaming.tracked_batches import StreamStatus, TrackedBatches
+    from acker_redis.spark.streaming.stream_status import StreamStatus
+    from acker_redis.spark.streaming.tracked_batches import TrackedBatches
     from acker_redis.spark.tracker import Tracker
     from acker_redis.spark.worker.arrow_function import FlatMapOutput
     from acker_redis.spark.worker.row_function import Collector
@@ -56,8 +59,10 @@ __all__ = [
     "read_dead_letters",
     "read_files",
     "run_exported",
+    "run_kafka",
     "run_redis_stream",
     "run_tracked",
+    "ship",
     "with_message_id",
 ]
 
@@ -71,7 +76,7 @@ _MODULES = {
     "Progress": "runs.run_result",
     "ReplayFrom": "runs.options",
     "RunResult": "runs.run_result",
-    "StreamStatus": "streaming.tracked_batches",
+    "StreamStatus": "streaming.stream_status",
     "TrackedBatches": "streaming.tracked_batches",
     "Tracker": "tracker",
     "check_pipeline": "runs.check_pipeline",
@@ -79,8 +84,10 @@ _MODULES = {
     "read_dead_letters": "sources.dead_letters",
     "read_files": "sources.files",
     "run_exported": "runs.exported",
+    "run_kafka": "runs.kafka",
     "run_redis_stream": "runs.redis_stream",
     "run_tracked": "runs.dataframe",
+    "ship": "runtime.shipping",
     "with_message_id": "emission.messages",
 }
 

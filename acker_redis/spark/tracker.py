@@ -6,29 +6,29 @@ doesn't change either way, because the driver closes the roots after the pipelin
 workers.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, DataFrameWriter
+from pyspark.sql import Column, DataFrame, DataFrameWriter, DataFrameWriterV2
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis.errors import PipelineError
 from acker_redis.spark.operators import groups, joins, rows, tracking
 from acker_redis.spark.operators.map_in_arrow import map_in_arrow
-from acker_redis.spark.proof.equation import Equation, is_tracked, with_equation
+from acker_redis.spark.proof import metrics
+from acker_redis.spark.proof.equation import Equation, is_tracked, note, with_equation
 from acker_redis.spark.proof.proof import Proof
-from acker_redis.spark.proof.received_failures import failures_accumulator
 from acker_redis.spark.protocol import anchor_codec, arguments, shares
-from acker_redis.spark.protocol.columns import OUT, ROOTS, SHARE, TRACKING
+from acker_redis.spark.protocol.columns import FAILURE, OUT, ROOTS, SHARE, TRACKING
 from acker_redis.spark.sinks import checkpoints, exports, partitions, writers
+from acker_redis.spark.sinks import kafka as kafka_sink
 from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.sinks.output_modes import Outputs
 from acker_redis.spark.worker.arrow_function import Execute, FlatMapOutput, FlatMapStep
-from acker_redis.spark.worker.fail_where import ROOTS_AS_TEXT, failing
 from acker_redis.spark.worker.failures import NoRetry, OnError
 from acker_redis.spark.worker.partitions import Write
 from acker_redis.spark.worker.row_function import RowByRow, RowFunction, RowFunctionStep
@@ -58,7 +58,7 @@ class Tracker:
     batch_id: int | None = None
     _proof: Proof = field(kw_only=True, repr=False)
     _origin: Origin | None = field(kw_only=True, repr=False)
-    _id_column: str = field(kw_only=True, repr=False, default="")
+    _id_columns: tuple[str, ...] = field(kw_only=True, repr=False, default=("",))
     _outputs: Outputs = field(kw_only=True, repr=False, default_factory=Outputs)
 
     def __getstate__(self) -> dict[str, object]:
@@ -99,7 +99,8 @@ class Tracker:
         Args:
             tracked: tracked rows.
             condition: SQL expression or column that selects the rows to fail.
-            reason: text that says what is wrong with the rows, or a column of such texts.
+            reason: text that says what is wrong with the rows, or a column of such texts. The first 200 characters are
+                kept. If an emission has more than 100,000 messages, only a part of the different texts is kept.
             retry: whether to emit the messages again. If False, because a retry can't help, they become dead letters at once.
             name: name of the operator.
         """
@@ -107,36 +108,11 @@ class Tracker:
             raise PipelineError(
                 f"fail_where: reason={reason!r} must be a non-empty text. Say what is wrong with the rows."
             )
-        return self._fail_where(tracked, condition, reason, retry=retry, name=name)
-
-    def _fail_where(
-        self,
-        tracked: DataFrame,
-        condition: str | Column,
-        reason: str | Column,
-        *,
-        retry: bool,
-        name: str | None,
-        payload: Column | None = None,
-    ) -> DataFrame:
-        """Implement `fail_where`; `payload` is sent along if the rows that fail are messages."""
-        node, equation, meter = self._add_operator("fail_where", tracked, name, has_failures=True)
-        bad = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
+        reads = partial(metrics.read_failed, retry=retry)
+        node, equation, meter = self._add_operator("fail_where", tracked, name, reads=reads)
         text = reason if isinstance(reason, Column) else F.lit(reason)
-        step = failing(node, meter, failures_accumulator(tracked.sparkSession.sparkContext), retry=retry)
-        marked = tracked.withColumns({"_acker_bad": bad, SHARE: equation.without(meter, node).share_column(SHARE)})
-        values = (
-            F.when(F.col("_acker_bad"), value)
-            for value in (
-                F.col(SHARE),
-                F.expr(ROOTS_AS_TEXT),
-                F.coalesce(text.cast("string"), F.lit("")),
-                *(() if payload is None else (payload,)),
-            )
-        )
-        failure = F.arrow_udf(step, LongType()).asNondeterministic()  # type: ignore[attr-defined]
-        failed = marked.withColumn(OUT, failure(*values)).drop("_acker_bad")
-        return rows.without_failed(failed, meter)
+        remaining = equation.without(meter, node)
+        return rows.without_failed(tracked, condition, text, meter, remaining, self._proof.know_ids())
 
     def explode(self, tracked: DataFrame, children: str | Column, *, name: str | None = None) -> DataFrame:
         """Derive one row per element of an array expression, in SQL.
@@ -395,9 +371,44 @@ class Tracker:
             name: name of the sink.
 
         Raises:
-            PipelineError: the writer uses a mode that is not allowed.
+            PipelineError: the writer uses a mode that is not allowed, or a source whose writes can't be proven.
         """
         writers.write(self._proof, self._outputs, tracked, write, on_error, name, allow_overwrite=allow_overwrite)
+
+    def write_table(
+        self,
+        tracked: DataFrame,
+        table: str,
+        write: Callable[[DataFrameWriterV2], object],
+        *,
+        on_error: OnError = "raise",
+        allow_overwrite: bool = False,
+        name: str | None = None,
+    ) -> None:
+        """Write into a table with `DataFrame.writeTo`. Runs the action and proves that it wrote every row.
+
+            tracker.write_table(items, "sales.items", lambda writer: writer.append())
+
+        The rules are those of `write`. With output by message, the function must call `append`. With `output="whole"` it must
+        replace the output, with `createOrReplace`, `replace`, `overwrite` or `overwritePartitions`.
+
+        Args:
+            tracked: tracked rows.
+            table: name of the table, as for `DataFrame.writeTo`.
+            write: function of a `DataFrameWriterV2` of the rows, without the tracker's columns. It must call one of the
+                methods that write, once. Make it idempotent. With `output="whole"` it is called twice, as for `write`.
+            on_error: as for `write`.
+            allow_overwrite: whether the writer may overwrite with output by message, for example where each message has its
+                own partition.
+            name: name of the sink.
+
+        Raises:
+            PipelineError: the writer uses a method that is not allowed; or the table has a sort order, and Spark is older
+                than 4.3.
+        """
+        writers.write_table(
+            self._proof, self._outputs, tracked, table, write, on_error, name, allow_overwrite=allow_overwrite
+        )
 
     def write_dataframe(
         self,
@@ -407,22 +418,29 @@ class Tracker:
         on_error: OnError = "raise",
         name: str | None = None,
     ) -> None:
-        """Write with a function of the DataFrame, such as a MERGE. Runs the action.
+        """Write with a function of the DataFrame, such as a MERGE. Computes the rows first.
 
-            tracker.write_dataframe(items, lambda rows: rows.writeTo("items").append())
+            tracker.write_dataframe(items, lambda rows: rows.foreachPartition(store.put))
 
-        It is proven that one action consumed every row of the DataFrame that the function receives. The proof doesn't cover
-        the use of those rows: a function that filters rows, or joins them away, loses them unseen.
+        The rows are computed, kept by Spark, and proven. Then the function gets a plain DataFrame of them, and may run any
+        number of actions. When it returns, the rows are done. Until the end of the emission, Spark keeps the rows in the
+        executors' memory or else on their disks.
 
-        The write mode isn't checked either. With output by message, the function must add or merge, because failed messages
+        The proof covers the rows that the function receives, not their use: a function that filters rows, or joins them
+        away, loses them unseen. Only a function that runs no Spark job is an error.
+
+        The write mode isn't checked. With output by message, the function must add or merge, because failed messages
         are written again without the others. With `output="whole"` it must replace the earlier output, and it runs when all
         remaining messages have come through. The run is rejected if a variable that the function uses has changed by then.
 
         Args:
             tracked: tracked rows.
-            write: function of the DataFrame of the rows, without the tracker's columns.
+            write: function of the DataFrame of the rows, without the tracker's columns. Make it idempotent, as for `write`.
             on_error: as for `write`.
             name: name of the sink.
+
+        Raises:
+            NotExactError: rows are missing or duplicated, or the function ran no Spark job.
         """
         writers.write_dataframe(self._proof, self._outputs, tracked, write, on_error, name)
 
@@ -479,7 +497,8 @@ class Tracker:
         Args:
             tracked: tracked rows.
             write: function of the record batches of one partition, without the tracker's columns, and the partition's
-                number. It must consume all batches, and must be idempotent: a partition may be written again.
+                number. It must consume all batches, and must be idempotent: a partition may be written again. A try that
+                breaks off in an earlier step may end with a part of its rows, so a later try must replace them.
             on_error: effect of an exception in `write`. `raise` fails the task, and Spark retries it. `fail` fails the
                 messages of the partition's rows, with the error's text as reason. After a `RowsRefusedError` it fails only
                 the messages of the rows that the error names. It keeps 20 bytes or more per row until the partition ends.
@@ -491,6 +510,49 @@ class Tracker:
         """
         return partitions.write_partitions(
             self._proof, self._outputs, tracked, write, on_error, no_retry, _name_of(write, "write_partitions"), name
+        )
+
+    def write_kafka(
+        self,
+        tracked: DataFrame,
+        *,
+        kafka: Mapping[str, object],
+        topic: str | None = None,
+        use_partition: bool = False,
+        record_id: str | None = None,
+        name: str | None = None,
+    ) -> int:
+        """Produce a record to Kafka for each row. Runs the action, which needs `pip install 'acker-redis[kafka]'`.
+
+            tracker.write_kafka(items, topic="items", kafka={"bootstrap.servers": "localhost:9092"})
+
+        The workers produce, and the broker acknowledges each record. A record that it refuses fails alone, with the broker's
+        words. An outage ends the emission, which counts as no attempt. A replay writes its records again. With `record_id`
+        these have the header `acker-id` of the first ones, so readers can drop repeats.
+
+        Args:
+            tracked: tracked rows. `value` is a string or binary, or null. Optional are `key`, `headers` and `timestamp`.
+                Other columns are not written.
+            kafka: settings of the producer, as librdkafka names them. Those that weaken the proof are refused.
+            topic: name of the topic. None: the rows have it, in the column `topic`.
+            use_partition: whether the column `partition` has the record's partition. False: the key chooses it, as in
+                Java's and Spark's clients.
+            record_id: SQL of one or more values that name a row forever, such as `order, line`. No other row of any message
+                may have them. Rows of an emission with equal values fail without retry, and so do rows with a null or a
+                string that isn't UTF-8 among them, or of several messages. The rows are shuffled, so that equal values meet.
+                None: no record has an id.
+            name: name of the sink.
+
+        Returns:
+            Number of rows.
+
+        Raises:
+            BadConfigError: a setting is unknown or not allowed.
+            PipelineError: a column is missing or has another type, or the client is not installed.
+            OutageError: Kafka did not acknowledge a record, and not because of the record.
+        """
+        return kafka_sink.write_kafka(
+            self._proof, self._outputs, tracked, topic, kafka, name, use_partition=use_partition, record_id=record_id
         )
 
     def export(
@@ -520,27 +582,68 @@ class Tracker:
         """
         exports.export(self._proof, self._origin, self._outputs, tracked, write, encoding, column, name)
 
+    def export_kafka(
+        self,
+        tracked: DataFrame,
+        *,
+        topic: str,
+        group: str,
+        kafka: Mapping[str, object],
+        record_id: str | None = None,
+        name: str | None = None,
+    ) -> int:
+        """Produce records for another application to process further. Runs the action.
+
+            tracker.export_kafka(items, topic="items", group="pricing", kafka={"bootstrap.servers": "localhost:9092"})
+
+        A message is done once the group is done with its records, too. Each record gets a header `acker-anchors`, with a root
+        and a fresh edge for each message that it came from. `run_kafka` with `imports=True` reads it in another application
+        of the same app. Any other consumer reads it with `Anchors`, and acks. One group can ack the records of a topic.
+
+        Records that wait in the topic keep their messages pending, so `max_spout_pending` limits them. Nothing renews them
+        there: the message timeout must be longer than they wait.
+
+        Args:
+            tracked: tracked rows. Columns are those of `write_kafka`; `topic` and `partition` are ignored.
+            topic: name of the topic.
+            group: consumer group that processes the records.
+            kafka: as for `write_kafka`.
+            record_id: as for `write_kafka`.
+            name: name of the sink.
+
+        Returns:
+            Number of records, refused ones included. A message whose record the broker refuses fails alone.
+
+        Raises:
+            BadConfigError: the topic is exported for another group, or a setting is refused.
+        """
+        return kafka_sink.export_kafka(
+            self._proof, self._origin, self._outputs, tracked, topic, group, kafka, name, record_id
+        )
+
     def _flat_map(
         self, tracked: DataFrame, execute: Execute, output: StructType, name: str | None, kind: str
     ) -> DataFrame:
-        node, equation, meter = self._add_operator(kind, tracked, name, has_failures=True)
-        failures = failures_accumulator(tracked.sparkSession.sparkContext)
+        node, equation, meter = self._add_operator(kind, tracked, name, reads=metrics.read_removed_in_python)
+        max_bytes = self._proof.max_failure_bytes
         schema = arguments.arrow_schema(output)
         columns = [StructField(column.name, column.dataType, True, column.metadata) for column in output.fields]
-        share = StructField(SHARE, LongType(), True, equation.without(meter, node).metadata)
+        remaining = equation.without(meter, node)
+        share = StructField(SHARE, LongType(), True, remaining.metadata)
         columns += [share, tracked.schema[ROOTS], StructField(OUT, LongType(), False)]
+        columns += [StructField(FAILURE, StringType())]
         output_rows = map_in_arrow(
-            tracked, lambda names: FlatMapStep(node, meter, execute, schema, failures, names), StructType(columns)
+            tracked, lambda names: FlatMapStep(node, execute, schema, max_bytes, names), StructType(columns)
         )
-        return rows.without_removed_in_python(output_rows, meter)
+        return note(rows.without_removed_in_python(output_rows, meter), remaining)
 
     def _add_operator(
-        self, kind: str, tracked: DataFrame, name: str | None, *, has_failures: bool = False
+        self, kind: str, tracked: DataFrame, name: str | None, *, reads: metrics.ReadRemoved = metrics.read_removed
     ) -> tuple[str, Equation, str]:
         """Add an operator over one frame. Return its name, the frame's equation, and a new meter."""
         equation = self._proof.equation_of(tracked, kind if name is None else name)
         node = self._proof.add_operator(kind, name, [equation.node])
-        return node.name, equation, self._proof.add_meter(node, has_failures=has_failures)
+        return node.name, equation, self._proof.add_meter(node, reads)
 
     def _check_partial(self, operator: str, keys: Sequence[str], *, partial: bool) -> bool:
         """Return True if rows that come together must belong to one message.
@@ -550,12 +653,12 @@ class Tracker:
         """
         if partial or self._outputs.output == "whole":
             return False
-        if self._id_column.lower() not in [key.lower() for key in keys]:
+        if not {column.lower() for column in self._id_columns} <= {key.lower() for key in keys}:
             raise PipelineError(
                 f"{operator!r}: rows of several messages would come together, but only of those in this emission. A failed "
                 "message is emitted again without the others, and finds none of them. Add the message id "
-                f'{self._id_column!r} to the keys, or use run_tracked(..., output="whole"). Pass partial=True if you want '
-                "rows that hold only this emission's messages."
+                f'{", ".join(map(repr, self._id_columns))} to the keys, or use run_tracked(..., output="whole"). Pass '
+                "partial=True if you want rows that hold only this emission's messages."
             )
         return True
 

@@ -6,6 +6,7 @@ spout inherits it from a spout that dies. The letter stays, too, until the messa
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from acker_redis.client.client import Client
 from acker_redis.model import keys
@@ -29,11 +30,27 @@ class DeadLetterReplay:
     """Claim and finish the dead letters that a spout replays."""
 
     def __init__(
-        self, client: Client, app: str, spout_id: int, load: ReplayLoader, only_run: str | None = None
+        self,
+        client: Client,
+        app: str,
+        spout_id: int,
+        load: ReplayLoader,
+        only_run: str | None = None,
+        identify: Callable[[DeadLetter], int | None] | None = None,
     ) -> None:
-        """Prepare the replay. With `only_run`, letters of other runs are left to other spouts."""
-        self._only_run = only_run
-        self._client, self._letters, self._load = client, DeadLetters(client, app), load
+        """Prepare the replay.
+
+        Args:
+            client: client of the server.
+            app: name of the app.
+            spout_id: number of the spout.
+            load: loader of the messages.
+            only_run: run whose letters are replayed. Those of other runs are left to other spouts. None: all.
+            identify: function that returns the message id in this run. It returns None for letters that are left to others.
+                None: a letter's own id.
+        """
+        self._only_run, self._identify = only_run, identify
+        self._client, self._app, self._letters, self._load = client, app, DeadLetters(client, app), load
         self._key, self._dead = keys.replays(app, spout_id), keys.dead_letters(app)
         self._under_way: dict[int, list[str]] = {}
 
@@ -53,6 +70,8 @@ class DeadLetterReplay:
             return []
         letters = self._letters.get(fresh)
         gone = [entry_id for entry_id, letter in zip(fresh, letters, strict=True) if letter is None]
+        if self._identify is not None:
+            letters = [_identified(letter, self._identify) for letter in letters]
         busy = set(unfinished().tolist())
         by_message: dict[int, DeadLetter] = {}
         for letter in letters[:MOST_AT_ONCE]:
@@ -66,15 +85,25 @@ class DeadLetterReplay:
         if loaded is None:
             return []
         taken = set(loaded)
-        refused = [letter.entry_id for message, letter in by_message.items() if message not in taken]
-        if refused:
-            log.warning(
-                "dead letters not replayed, their source no longer has the messages count=%d entry_ids=%s", len(refused),
-                ",".join(refused[:10]),
-            )  # fmt: skip
-        self._forget([*gone, *refused])
+        self._refuse([letter.entry_id for message, letter in by_message.items() if message not in taken])
+        self._forget(gone)
         self._under_way |= {message: [by_message[message].entry_id] for message in taken}
         return sorted(taken)
+
+    def take_over(self, spout_ids: Iterable[int]) -> None:
+        """Take over the requests of spouts that don't run, for letters that `identify` knows."""
+        for spout_id in spout_ids:
+            key = keys.replays(self._app, spout_id)
+            (requested,) = self._client.pipeline([("ZRANGE", key, 0, MOST_AT_ONCE - 1, "WITHSCORES")])
+            scores = {entry_id.decode(): score for entry_id, score in _pairs(requested)}
+            own = [
+                letter.entry_id for letter in self._letters.get(list(scores))
+                if letter is not None and self._identify is not None and self._identify(letter) is not None
+            ]  # fmt: skip
+            if own:
+                # First here, then gone there: a crash in between repeats a replay, and loses none.
+                added = [value for entry_id in own for value in (scores[entry_id], entry_id)]
+                self._client.pipeline([("ZADD", self._key, "NX", *added), ("ZREM", key, *own)])
 
     def done(self, message_ids: Int64Array) -> None:
         """Delete the letters of messages that were acked or have a new letter."""
@@ -86,6 +115,27 @@ class DeadLetterReplay:
         for message in message_ids.tolist():
             self._under_way.pop(message, None)
 
+    def _refuse(self, entry_ids: list[str]) -> None:
+        if entry_ids:
+            log.warning(
+                "dead letters not replayed, their source no longer has the messages count=%d entry_ids=%s", len(entry_ids),
+                ",".join(entry_ids[:10]),
+            )  # fmt: skip
+            self._forget(entry_ids)
+
     def _forget(self, entry_ids: Sequence[str]) -> None:
         if entry_ids:
             self._client.pipeline([("ZREM", self._key, *entry_ids)])
+
+
+def _identified(letter: DeadLetter | None, identify: Callable[[DeadLetter], int | None]) -> DeadLetter | None:
+    """Give a letter the message id of this run. None if it has none."""
+    message_id = None if letter is None else identify(letter)
+    return None if letter is None or message_id is None else letter._replace(message_id=message_id)
+
+
+def _pairs(reply: Sequence[Any]) -> list[tuple[bytes, bytes]]:
+    """Return the members and scores of a reply, which has them in pairs or one behind the other."""
+    if reply and isinstance(reply[0], (tuple, list)):
+        return [(bytes(member), str(score).encode()) for member, score in reply]
+    return list(zip(reply[::2], reply[1::2], strict=True))

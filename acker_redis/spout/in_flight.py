@@ -30,12 +30,14 @@ class Emission:
         message_ids: 64-bit ids by which the source identifies its messages.
         attempts: number of earlier emissions, per message.
         roots: root of each message, as `roots.root_ids` derives it.
+        is_unread: whether it has all messages of a source, whose ids aren't known yet. See `SpoutState.begin_unread`.
     """
 
     number: int
     message_ids: Int64Array
     attempts: Int64Array
     roots: Int64Array
+    is_unread: bool = False
 
     def only(self, rows: npt.NDArray[np.bool_]) -> "Emission":
         """Return an emission with a part of the messages."""
@@ -242,6 +244,14 @@ class Replays:
         taken = Attempts.concatenate(parts)
         self._count -= len(taken)
         return taken
+
+    def remove(self, message_ids: Int64Array) -> None:
+        """Remove the emissions of these messages."""
+        attempts, due = self.all()
+        kept = ~np.isin(attempts.message_ids, message_ids)
+        if not kept.all():
+            self._chunks, self._count = [], 0
+            self.add(attempts[kept], due[kept])
 
     def all(self) -> tuple[Attempts, FloatArray]:
         """Return all waiting emissions and their due times."""

@@ -53,11 +53,12 @@ class SpoutLoop:
 
     Attributes:
         taken: number of outcomes that the last step received.
+        was_emitting: whether an emission was running then, so that outcomes of it may have come since.
     """
 
     def __init__(self, spout: Spout, emit: Callable[[Emission], object]) -> None:
         """Prepare the loop. `emit` is as for `run_spout`."""
-        self.taken = 0
+        self.taken, self.was_emitting = 0, False
         self._spout, self._state = spout, spout.state
         self._emitter = Emitter(emit)
         self._outages = Outages(log)
@@ -118,6 +119,7 @@ class SpoutLoop:
     def _end_emission(self, error: BaseException | None) -> None:
         try:
             if error is not None:
+                self._state.unread = False  # nobody needs these ids any more
                 self._emitter.wait(_WARN_SECS)
                 if self._emitter.is_running:
                     log.warning(
@@ -128,6 +130,9 @@ class SpoutLoop:
             ended = self._emitter.collect()
             if ended is not None and error is None:
                 self._take_note(ended)
+        except BaseException as exc:
+            error = exc  # it says more than the error of an emission before
+            raise
         finally:
             self._emitter.stop(error)
 
@@ -169,6 +174,7 @@ class SpoutLoop:
         if not state.pending and emitter.emission is not None:  # all outcomes arrived before the emission ended
             emitter.wait(block_ms / 1000)
             block_ms = 0
+        self.was_emitting = emitter.emission is not None
         self.taken = taken = self._outages.wait_for(lambda: self._spout.poll(block_ms=block_ms))
         if taken or emitter.emission is not None:
             self._quiet_since = time.monotonic()
@@ -269,6 +275,8 @@ class SpoutLoop:
         """Raise errors that no retry can fix: those that no replay shows again, and messages that never become roots."""
         for sent in self._state.take_finished():
             count = len(sent.emission.roots)
+            if not count:
+                continue  # the source has no messages, or didn't tell them
             if sent.error is not None and sent.acked == count:
                 raise_error(sent.error)
             vanished = sent.error is None and sent.lost == count

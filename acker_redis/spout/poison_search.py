@@ -128,6 +128,12 @@ class PoisonSearch:
             )  # neighbours may be bad together
             self._searched.setdefault(max_group, Replays()).add(attempts[rows], due[rows])
 
+    def remove(self, message_ids: Int64Array) -> None:
+        """Remove messages that are no longer this spout's."""
+        for pool in [self._known, *self._searched.values()]:
+            pool.remove(message_ids)
+        self._alone.difference_update(message_ids.tolist())
+
     def left_by(self, due_by: float) -> bool:
         """Return True if messages are searched, or are emitted alone and were due by then.
 

@@ -9,14 +9,20 @@ emits and polls until every message is done.
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from acker_redis.acker import Acker, app_of
-from acker_redis.errors import BadConfigError, LedgerLostError, ServerUnavailableError, StoppedError
+from acker_redis.errors import (
+    BadConfigError,
+    InvalidTopologyError,
+    LedgerLostError,
+    ServerUnavailableError,
+    StoppedError,
+)
 from acker_redis.ledger.outcomes.decoding import OutcomeBatch
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import check_bound
@@ -55,6 +61,7 @@ class Spout:
         max_spout_pending: limit on messages in flight, at least 1. None means no limit (Storm: topology.max.spout.pending).
         payload: function that returns the payloads of messages that become dead letters, with None for an unknown id. A
             payload is stored with its letter if it has at most MAX_PAYLOAD_BYTES. None stores the message id only.
+        place: function that returns where the messages are in their source, as JSON, for letters (`DeadLetter.place`).
         on_done: callback with the ids of messages that were acked or dead-lettered, before their outcomes are confirmed.
         on_letters: callback with the dead letters that were written, before `on_done`.
         is_exact: predicate that is true if a letter's payload reproduces the message exactly. Otherwise no replay from the
@@ -67,6 +74,8 @@ class Spout:
         goes_on: True if messages may be added at any time, as from a stream. Messages whose emissions fail while nothing
             succeeds then wait for others. A spout that has all its messages ends instead.
         state: messages that wait for an emission, are in flight, or are done.
+        identify: function that returns the message id of a letter in this run, or None if another spout has to replay it.
+            None: ids mean the same in all runs.
         listener: callback of all spouts in this process, called with outcomes before they are applied. See `ops.tracing`.
     """
 
@@ -83,9 +92,23 @@ class Spout:
     is_exact: Callable[[DeadLetter], bool] | None = None
     replays_from: str = FROM_PAYLOAD
     goes_on: bool = False
+    place: Callable[[list[int]], list[str | None]] | None = None
+    identify: Callable[[DeadLetter], int | None] | None = None
     listener: ClassVar["Callable[[Spout, list[OutcomeBatch]], object] | None"] = None
     state: SpoutState = field(init=False, repr=False)
     _replaying: DeadLetterReplay | None = field(init=False, repr=False)
+
+    def __init_subclass__(cls) -> None:
+        """Refuse a spout of a topology, whose base class has the same name.
+
+        Raises:
+            InvalidTopologyError: the class has `next_tuple` or `outputs`.
+        """
+        if "next_tuple" in vars(cls) or "outputs" in vars(cls):
+            raise InvalidTopologyError(
+                f"{cls.__name__} is a spout of a topology, but derives from acker_redis.Spout, which tracks a source. Derive "
+                "it from acker_redis.storm.Spout."
+            )
 
     def __post_init__(self) -> None:
         """Check the settings; start without messages.
@@ -103,7 +126,9 @@ class Spout:
             self._replaying = None
         else:
             client = app_of(self.acker).client
-            self._replaying = DeadLetterReplay(client, self.acker.config.app, self.spout_id, self.replay, only_run)
+            self._replaying = DeadLetterReplay(
+                client, self.acker.config.app, self.spout_id, self.replay, only_run, self.identify
+            )
 
     @property
     def marks(self) -> Marks:
@@ -168,6 +193,33 @@ class Spout:
         """
         self.state.exhaust(message_ids)
 
+    def withdraw(self, message_ids: Int64Array) -> None:
+        """Give up messages that now belong to another spout.
+
+        They are neither emitted again nor dead-lettered, and their outcomes are ignored. Messages that aren't known here
+        are ignored.
+
+        >>> spout.add(np.array([7, 8]))
+        >>> emission = spout.next_emission()
+        >>> spout.withdraw(np.array([7]))
+        >>> spout.pending, spout.counts.withdrawn
+        (1, 1)
+        """
+        self.state.withdraw(message_ids)
+
+    def adopt(self, message_ids: Int64Array) -> Int64Array:
+        """Take back withdrawn messages that are still in flight. Returns their ids.
+
+        Add the others. Those that are in flight would be processed twice.
+
+        >>> spout.add(np.array([7, 8]))
+        >>> emission = spout.next_emission()
+        >>> spout.withdraw(np.array([7, 8]))
+        >>> spout.adopt(np.array([7, 9])).tolist(), spout.pending
+        ([7], 1)
+        """
+        return self.state.adopt(message_ids)
+
     def poll(self, max_outcomes: int = 10_000, block_ms: int = 0) -> int:
         """Receive, apply, and confirm outcomes; return their number.
 
@@ -195,6 +247,14 @@ class Spout:
         if self._replaying is not None and (claimed := self._replaying.claim(self.state.left_ids)):
             self.state.reopen(claimed)
             self.add(np.array(claimed, np.int64))
+
+    def take_over_replays(self, spout_ids: Iterable[int]) -> None:
+        """Take over requested replays of spouts that don't run, if `identify` knows their messages.
+
+        >>> spout.take_over_replays([1])
+        """
+        if self._replaying is not None:
+            self._replaying.take_over(spout_ids)
 
     @property
     def replaying(self) -> list[int]:
@@ -276,7 +336,7 @@ class Spout:
         """Report done messages to the source and store dead letters. After an error the next call does the rest."""
         self._notify_done()
         if self.state.letters:
-            letters = self._with_payloads(self.state.letters)
+            letters = self._with_places(self._with_payloads(self.state.letters))
             letters = [letter._replace(spout_id=self.spout_id, replay=self._replays_from(letter)) for letter in letters]
             entry_ids = self.acker.dead_letters.add(letters)
             if self.on_letters is not None:
@@ -299,6 +359,12 @@ class Spout:
         if len(done) and self.on_done is not None:
             self.on_done(done)
         self.state.notified()
+
+    def _with_places(self, letters: list[DeadLetter]) -> list[DeadLetter]:
+        if self.place is None:
+            return letters
+        places = self.place([letter.message_id for letter in letters])
+        return [letter._replace(place=place) for letter, place in zip(letters, places, strict=True)]
 
     def _with_payloads(self, letters: list[DeadLetter]) -> list[DeadLetter]:
         """Add payloads to letters. Only log an error of the source: a letter without its message is better than none."""

@@ -1,7 +1,6 @@
 """State of a spout's messages: waiting, in flight, or done. The caller does all I/O and provides the time."""
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -14,10 +13,12 @@ from acker_redis.ledger.outcomes.decoding import OutcomeBatch
 from acker_redis.model import blocks
 from acker_redis.model.arrays import FloatArray, Int64Array
 from acker_redis.model.roots import root_ids
-from acker_redis.spout.in_flight import Attempts, Emission, InFlight, Replays, Sent, in_order, merged
+from acker_redis.spout.in_flight import Attempts, Emission, InFlight, Mask, Sent, in_order, merged
 from acker_redis.spout.marks import Marks, PoisonMark
-from acker_redis.spout.poison_search import PARTS, PoisonSearch
+from acker_redis.spout.poison_search import PARTS
 from acker_redis.spout.retry import RetryPolicy, Verdict
+from acker_redis.spout.waiting import Waiting
+from acker_redis.spout.withdrawn import Withdrawn
 from acker_redis.store.dead_letter import DeadLetter
 
 Cause: TypeAlias = tuple[str, str | None]
@@ -54,6 +55,7 @@ class SpoutCounts:
     """Counters of a spout. Every emitted attempt ends as exactly one of acked, failed, timed_out, lost or released.
 
     Released attempts were processed before an output that is written as a whole could be written. See `Marks.hold`.
+    Attempts of withdrawn messages count as withdrawn instead. See `Spout.withdraw`.
     """
 
     emitted: int = 0
@@ -65,6 +67,7 @@ class SpoutCounts:
     dead_lettered: int = 0
     late: int = 0
     released: int = 0
+    withdrawn: int = 0
 
 
 class SpoutState:
@@ -82,6 +85,7 @@ class SpoutState:
         marks: marks that emissions put on their roots. They are applied before outcomes.
         retry_changes: counter that increases whenever a message starts to wait for another attempt, or is emitted for it.
         gone_spout_ids: spout ids of earlier runs in the lane, whose outcomes no spout waits for.
+        unread: True if the first emission has messages whose ids the source can't tell yet. See `begin_unread`.
         one_by_one: True if the output is written as a whole. An emission then starts only while nothing is in flight, and
             held messages are emitted alone.
         causes: (reason, last component) of attempts that did not succeed, indexed by `Attempts.cause_numbers`. The first
@@ -107,20 +111,20 @@ class SpoutState:
         self.dead_letters: dict[int, DeadLetter] = {}
         self.letters: list[DeadLetter] = []
         self.sent: dict[int, Sent] = {}
-        self.poison_search = PoisonSearch(goes_on=goes_on)
+        self._waiting = Waiting(goes_on=goes_on)
+        self.poison_search = self._waiting.poison_search
         self.marks = Marks()
         self.retry_changes = 0
         self.gone_spout_ids: set[int] = set()
+        self.unread = False
         self.one_by_one = False
         self._app, self._run_id, self._retry, self._keep_letters = app, run_id, retry, keep_letters
         self._epoch_secs = epoch_secs
         self._cause_numbers = {_NO_CAUSE: 0}
-        self._fresh: deque[Int64Array] = deque()
-        self._replays, self._held = Replays(), Replays()
-        self._held_until = float("-inf")
         self._in_flight: list[InFlight] = []
+        self._withdrawn = Withdrawn()
         self._done: list[Int64Array] = []
-        self._next_number = self._turn = 0
+        self._next_number = 0
         self._moving = threading.Lock()
 
     @property
@@ -136,30 +140,30 @@ class SpoutState:
     @property
     def done(self) -> bool:
         """Return True if every message is done and the source was notified of it."""
-        waits = self._fresh or self._replays or self._held or self.poison_search
+        waits = self.unread or not self._waiting.is_empty
         return not (waits or self._in_flight or self.letters or self._done)
 
     def add(self, message_ids: Int64Array) -> None:
         """Add messages to emit. Their ids must be distinct among messages that aren't done."""
-        self._fresh.append(np.array(message_ids, np.int64))  # a copy, because they stay here until they are done
+        self._waiting.add_fresh(message_ids)
 
     @property
     def fresh(self) -> int:
         """Number of messages that were not emitted yet."""
-        return sum(len(part) for part in self._fresh)
+        return self._waiting.fresh
 
     @property
     def left(self) -> int:
         """Number of messages that are neither acked nor exhausted."""
-        return self.fresh + self.pending + len(self._replays) + len(self._held) + len(self.poison_search)
+        return self._waiting.count + self.pending
 
     def fresh_ids(self) -> Int64Array:
         """Return the ids of messages that were not emitted yet."""
-        return np.concatenate([np.array([], np.int64), *self._fresh])
+        return self._waiting.fresh_ids()
 
     def left_ids(self) -> Int64Array:
         """Return the ids of messages that are neither acked nor exhausted."""
-        waiting, _ = self._waiting()
+        waiting, _ = self._waiting.attempts()
         return np.concatenate([self.fresh_ids(), self.in_flight(), waiting.message_ids])
 
     def in_flight(self) -> Int64Array:
@@ -176,13 +180,23 @@ class SpoutState:
         current one, which is due now and doesn't count the current one. Messages that were not emitted yet are left out.
         Any thread may call this.
         """
-        waiting, due = self._waiting()
+        waiting, due = self._waiting.attempts()
         flying = Attempts.concatenate(
             [Attempts.first(np.array([], np.int64)), *(part.attempts[part.open] for part in self._in_flight)]
         )
         retries = flying.retries(np.ones(len(flying), np.bool_), np.zeros(len(flying), np.bool_))
         delays = np.concatenate([np.maximum(0.0, due - now), np.zeros(len(retries))])
         return Attempts.concatenate([waiting, retries]), delays
+
+    @_moves
+    def causes_of(self, message_ids: Int64Array) -> dict[int, Cause]:
+        """Return reason and last component of messages' last attempts. Those that had none are left out."""
+        waiting, _ = self._waiting.attempts()
+        found: dict[int, Cause] = {}
+        for attempts in (waiting, *(part.attempts[part.open] for part in self._in_flight)):
+            for row in np.flatnonzero(np.isin(attempts.message_ids, message_ids) & (attempts.previous > 0)).tolist():
+                found[int(attempts.message_ids[row])] = self.causes[attempts.cause_numbers[row]]
+        return found
 
     @_moves
     def resume(self, attempts: Attempts, causes: list[Cause], delays: FloatArray, now: float) -> None:
@@ -208,24 +222,47 @@ class SpoutState:
             only_due_by: time by which replays must have been due. None means now. Messages that are searched for poison and
                 aren't alone yet are emitted anyway.
         """
+        if self.unread:
+            return replace(self.empty_emission(), is_unread=True)
         if self.one_by_one and self.pending:
             return None
         room = None if max_pending is None else max(0, max_pending - self.pending)
-        replays, attempts = self._take(now, room, now if only_due_by is None else min(now, only_due_by))
+        due_by = now if only_due_by is None else min(now, only_due_by)
+        replays, attempts = self._waiting.take(now, room, due_by, self._next_number)
         if len(attempts) == 0:
             return None
-        number = self._next_number
+        self._next_number += 1
+        self.counts.replayed += replays
+        self.retry_changes += replays > 0
+        return self._begin(self._next_number - 1, attempts, now)
+
+    @_moves
+    def begin_unread(self, number: int, message_ids: Int64Array, now: float) -> Emission:
+        """Return the emission with this number, of all messages, whose ids became known while it ran.
+
+        The state is no longer `unread` then. The emission's own thread may call this.
+
+        Args:
+            number: number of the emission.
+            message_ids: ids of all messages.
+            now: time at which the emission began, as `time.monotonic`.
+        """
+        emission = self._begin(number, Attempts.first(in_order(np.array(message_ids, np.int64))), now)
+        if number in self.sent:
+            self.follow(emission)
+        self.unread = False  # last: until they are in flight, the spout's thread must not see the state as done
+        return emission
+
+    def _begin(self, number: int, attempts: Attempts, now: float) -> Emission:
         attempts = replace(
             attempts, numbers=np.full(len(attempts), number), max_group=np.zeros(len(attempts), np.int32),
             first_secs=np.where(attempts.first_secs == 0, np.uint32(now + self._epoch_secs), attempts.first_secs),
         )  # fmt: skip
         roots = root_ids(self._app, self._run_id, attempts.message_ids, number)
-        self._next_number += 1
-        self._in_flight = merged([*self._in_flight, InFlight(roots, attempts)])
-        self.counts.replayed += replays
-        self.retry_changes += replays > 0
+        if len(roots):
+            self._in_flight = merged([*self._in_flight, InFlight(roots, attempts)])
         self.counts.emitted += len(roots)
-        return Emission(number, *map(_read_only, (attempts.message_ids, attempts.previous, roots)))
+        return Emission(number, _read_only(attempts.message_ids), _read_only(attempts.previous), _read_only(roots))
 
     def follow(self, emission: Emission) -> None:
         """Record in `sent` how its roots end, until `take_finished` returns it."""
@@ -263,7 +300,7 @@ class SpoutState:
     def exempt_emission(self, number: int) -> None:
         """Exempt all roots of an emission. Its losses have a known cause, too."""
         self.sent[number].exempt = True
-        for part in self._in_flight:
+        for part in self._all_in_flight:
             part.attempts.exempt[part.attempts.numbers == number] = True
 
     def ignore_losses(self) -> None:
@@ -272,14 +309,14 @@ class SpoutState:
             sent.exempt = True
 
     def waiting(self, under_way: Emission | None) -> list[Int64Array]:
-        """Return the roots in flight, in a few arrays, without those of the emission under way."""
+        """Return the roots in flight, also of withdrawn messages, without those of the emission under way."""
         left_out = -1 if under_way is None else under_way.number
-        return [part.roots[part.open & (part.attempts.numbers != left_out)] for part in self._in_flight]
+        return [part.roots[part.open & (part.attempts.numbers != left_out)] for part in self._all_in_flight]
 
     def look_up(self, roots: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Return the indexes of those roots that are in flight, their message ids, and their attempts, from 1."""
         places, messages, attempts = [], [], []
-        for part in self._in_flight:
+        for part in self._all_in_flight:
             rows = part.rows_of(roots)
             places.append(np.flatnonzero(rows >= 0))
             messages.append(part.attempts.message_ids[rows[rows >= 0]])
@@ -314,6 +351,7 @@ class SpoutState:
                 self._hold(attempts[held], now)
                 self._fail(attempts[~held], fails, of_fail[hits][~held], now)
                 known += int(hits.sum())
+        known += self._withdrawn.close(np.concatenate([acked, failed]))
         self.counts.late += sum(len(batch.roots) for batch in batches) - known
         self._drop_finished()
 
@@ -324,6 +362,7 @@ class SpoutState:
         for part in self._in_flight:
             rows = part.rows_of(roots)
             self._lose(part, rows[rows >= 0], now)
+        self._withdrawn.close(roots)
         self._drop_finished()
 
     @_moves
@@ -332,6 +371,7 @@ class SpoutState:
         self.apply_marks()
         for part in self._in_flight:
             self._lose(part, np.flatnonzero(part.open), now, exempt=True)
+        self._withdrawn = Withdrawn()
         self._drop_finished()
 
     @_moves
@@ -345,6 +385,40 @@ class SpoutState:
             self._note(attempts.numbers, "settled")
             self._exhaust_lost(attempts)
         self._drop_finished()
+
+    @_moves
+    def withdraw(self, message_ids: Int64Array) -> None:
+        """See `Spout.withdraw`."""
+        self._waiting.remove(message_ids)
+        for part in self._in_flight:
+            rows = np.flatnonzero(part.open & np.isin(part.attempts.message_ids, message_ids))
+            self._note(part.attempts.numbers[rows], "settled")
+            self._withdrawn.take(part, rows)
+            self.counts.withdrawn += len(rows)
+        gone = set(message_ids.tolist())
+        dropped = [letter for letter in self.letters if letter.message_id in gone]
+        self.counts.dead_lettered -= len(dropped)
+        self.reopen(letter.message_id for letter in dropped)
+        self.letters = [letter for letter in self.letters if letter.message_id not in gone]
+        self._drop_finished()
+
+    @_moves
+    def adopt(self, message_ids: Int64Array) -> Int64Array:
+        """See `Spout.adopt`."""
+        part = self._withdrawn.adopt(message_ids)
+        if part is None:
+            return message_ids[:0]
+        numbers, counts = np.unique(part.attempts.numbers, return_counts=True)
+        for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+            if number in self.sent:
+                self.sent[number].left += count
+        self.counts.withdrawn -= part.count
+        self._in_flight = merged([*self._in_flight, part])
+        return part.attempts.message_ids
+
+    @property
+    def _all_in_flight(self) -> list[InFlight]:
+        return [*self._in_flight, *self._withdrawn.parts]
 
     @property
     def pending_notifications(self) -> Int64Array:
@@ -360,17 +434,6 @@ class SpoutState:
         self._done.append(np.array([letter.message_id for letter in self.letters], np.int64))
         self.letters = []
 
-    def _take_fresh(self, room: int | None) -> Int64Array:
-        parts = [np.array([], np.int64)]
-        while self._fresh and room != 0:
-            messages = self._fresh.popleft()
-            if room is not None and len(messages) > room:
-                self._fresh.appendleft(messages[room:])
-                messages = messages[:room]
-            parts.append(messages)
-            room = None if room is None else room - len(messages)
-        return in_order(np.concatenate(parts))  # so that the messages of a block are adjacent
-
     def apply_marks(self) -> None:
         """Apply `marks` to attempts in flight."""
         for mark in self.marks.collect():
@@ -378,8 +441,8 @@ class SpoutState:
                 self._break_up(mark.emission, by_outage=mark.by_outage)
                 continue
             if mark.kind == "held":
-                self._held_until = mark.held_until
-            for part in self._in_flight:
+                self._waiting.held_until = mark.held_until
+            for part in self._all_in_flight:
                 rows = part.rows_of(np.asarray(mark.roots))
                 rows = rows[rows >= 0]
                 if mark.kind == "non_retryable":
@@ -393,56 +456,14 @@ class SpoutState:
         if (sent := self.sent.get(emission.number)) is not None:
             sent.exempt = sent.job_failed = True
         counts = self.poison_search.job_failed(emission.message_ids, by_outage=by_outage)
-        for part in self._in_flight:
+        for part in self._all_in_flight:
             rows = np.flatnonzero(part.attempts.numbers == emission.number)
             part.attempts.max_group[rows] = -(-len(emission.roots) // PARTS)
             part.attempts.exempt[rows] |= not counts
 
-    def _take(self, now: float, room: int | None, due_by: float) -> tuple[int, Attempts]:
-        """Return the messages to emit now, and how many of them are replays."""
-        search = self.poison_search
-        for turn in range(3):
-            first = 0 if search.is_stuck else 1 if search.in_doubt else self._turn  # stuck: only others can succeed
-            kind = (turn + first) % 3
-            if kind == 0:
-                replays = self._replays.take_due(due_by, room if room is None else room - self._kept_for_fresh(room))
-                fresh = Attempts.first(self._take_fresh(None if room is None else room - len(replays)))
-                taken, count = Attempts.concatenate([replays, fresh]), len(replays)
-                search.under_way = "others"
-            else:
-                taken = search.take_searched(now, room) if kind == 1 else search.take_known(due_by, room)
-                count = len(taken)
-            if len(taken):
-                self._turn = kind + 1
-                return count, taken
-        if not (self._fresh or self._replays or self.poison_search):
-            # All at once, whatever room there is, because a part of them could not be written.
-            held = self._held.take_due(now, None)
-            if len(held):
-                search.under_way = "others"
-            return len(held), held
-        return 0, Attempts.first(np.array([], np.int64))
-
-    def _kept_for_fresh(self, room: int) -> int:
-        """Return the room reserved for fresh messages: half, so that repeated replays don't block them."""
-        return min(self.fresh, room // 2 if room > 1 else self._next_number % 2 * room)
-
-    def _waiting(self) -> tuple[Attempts, FloatArray]:
-        waiting = [self._replays.all(), self._held.all(), self.poison_search.all()]
-        return Attempts.concatenate([attempts for attempts, _ in waiting]), np.concatenate([due for _, due in waiting])
-
-    def _wait(self, attempts: Attempts, due: FloatArray, searched: npt.NDArray[np.bool_]) -> None:
-        """Queue attempts until they are due. `searched` marks separate ones that aren't known to be poison."""
+    def _wait(self, attempts: Attempts, due: FloatArray, searched: Mask) -> None:
         self.retry_changes += len(attempts) > 0
-        apart = attempts.max_group > 0
-        if not apart.any():
-            self._replays.add(attempts, due)
-            return
-        self._replays.add(attempts[~apart], due[~apart])
-        searched = searched | (attempts.max_group > 1)
-        for rows, counted in ((apart & searched, False), (apart & ~searched, True)):
-            if rows.any():
-                self.poison_search.add(attempts[rows], due[rows], counted)
+        self._waiting.add(attempts, due, searched)
 
     def _fail(self, attempts: Attempts, fails: list[OutcomeBatch], of_fail: npt.NDArray[np.intp], now: float) -> None:
         timed_out = np.array([batch.reason == "timeout" for batch in fails])[of_fail]
@@ -473,9 +494,8 @@ class SpoutState:
         if len(attempts):
             self.counts.released += len(attempts)
             retries = attempts.retries(np.ones(len(attempts), np.bool_), np.zeros(len(attempts), np.bool_))
-            due = np.full(len(attempts), max(now, self._held_until))
             self.retry_changes += 1
-            self._held.add(replace(retries, max_group=np.zeros(len(attempts), np.int32)), due)
+            self._waiting.hold(retries, now)
 
     def _lose(self, part: InFlight, rows: Int64Array, now: float, *, exempt: bool = False) -> None:
         part.close_rows(rows)

@@ -27,6 +27,8 @@ class DeadLetter(NamedTuple):
         first_secs: time of the first emission by the spout's clock, in seconds since 1970.
         replay: place that a replay reads the message from: the `payload` here, its `source`, or the source of its `run` as
             long as that run continues. None: the letter can't be replayed. Look the message up by `message_id`.
+        place: position of the message in its source, as JSON, if its ids mean nothing outside of the run. For Kafka, that
+            is group, topic, topic_id, partition and offset. A range of lost records also has `until`.
     """
 
     message_id: int
@@ -40,6 +42,7 @@ class DeadLetter(NamedTuple):
     spout_id: int = 0
     first_secs: int | None = None
     replay: str | None = None
+    place: str | None = None
 
 
 def check_time(name: str, moment: object) -> None:

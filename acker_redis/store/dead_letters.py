@@ -368,4 +368,5 @@ def _decoded(entry_id: str, fields: Fields) -> DeadLetter | DamagedLetter:
         spout_id=spout_id,
         first_secs=first_secs,
         replay=text(b"replay"),
+        place=text(b"place"),
     )

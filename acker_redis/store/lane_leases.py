@@ -71,7 +71,10 @@ class Lease:
             return
         deadline = time.monotonic() + LEASE_SECS + RENEW_SECS
         waits = False
-        while (holder := self._try_to_hold()) != self._holder:
+        while True:
+            asked = time.monotonic()  # a reply that reaches a stalled process late says nothing of the time since
+            if (holder := self._try_to_hold()) == self._holder:
+                break
             if not waits:
                 log.info(
                     "waiting for a lane that another run holds app=%r lane=%d holder=%r",
@@ -79,7 +82,7 @@ class Lease:
                     self._lane,
                     _text(holder),
                 )
-            if time.monotonic() > deadline:
+            if asked > deadline:
                 raise BadConfigError(
                     f"Lane {self._lane} of app {self._app!r} is in use by another run (run id and process: "
                     f"{_text(holder)}). Two runs on one lane would consume each other's outcomes. Stop the other run, or "
@@ -103,6 +106,11 @@ class Lease:
         if holder == self._holder:
             self._client.pipeline([("DEL", self._key)])
 
+    def abandon(self) -> None:
+        """End without a word to the server, because it is away. The lease expires by itself."""
+        self._released.set()
+        self._thread = None
+
     def _renew(self) -> None:
         """Renew the lease in a thread, because a run may be busy with a long Spark job."""
         while not self._released.wait(self.renew_secs):
@@ -122,6 +130,36 @@ class Lease:
         ttl_ms = round(LEASE_SECS * 1000)
         _, holder = self._client.pipeline([("SET", self._key, self._holder, "NX", "PX", ttl_ms), ("GET", self._key)])
         return self._try_to_hold() if holder is None else bytes(holder)
+
+
+def hold_free_lane(client: Client, app: str, lanes: int, run_id: str, *, last_first: bool = False) -> tuple[int, Lease]:
+    """Acquire the first free lane of an app. Waits until the leases of dead processes have expired.
+
+    Another lease of the same run may take the lane over. Then call `Lease.abandon` on this one.
+
+    Args:
+        client: client of the server.
+        app: name of the app.
+        lanes: number of its lanes.
+        run_id: id of the run.
+        last_first: whether to begin with the last lane. The first ones stay free for runs that name theirs.
+
+    Raises:
+        BadConfigError: living runs hold all lanes.
+    """
+    deadline = time.monotonic() + LEASE_SECS + RENEW_SECS
+    while True:
+        asked = time.monotonic()
+        for lane in sorted(range(lanes), reverse=last_first):
+            lease = Lease(client, app, lane, run_id)
+            if lease.acquire_if_free():
+                return lane, lease
+        if asked > deadline:
+            raise BadConfigError(
+                f"All {lanes} lanes of app {app!r} are in use by other runs. A run without a lane gets no outcomes. Stop one "
+                "of them, or give the app as many lanes as there are drivers."
+            )
+        time.sleep(_PAUSE_SECS)
 
 
 def last_runs(client: Client, app: str) -> dict[int, str]:

@@ -2,7 +2,8 @@
 
 Two places enforce the limit of pending roots. A spout at the limit emits nothing. Redis refuses new roots per shard, so that
 a program that ignores the limit can't starve other apps. Each shard has its part of the limit in its `meta`. The part
-includes a margin, because a hash spreads roots unevenly.
+includes a margin, because a hash spreads roots unevenly. The limit of state is a field of the hash with its sizes, too, which
+its scripts read.
 """
 
 import math
@@ -15,7 +16,7 @@ from acker_redis.model.config import AckerConfig
 from acker_redis.model.ids import SLOTS
 from acker_redis.model.keys import ShardKeys
 
-_FIELDS = ("max_pending", "max_payload_bytes")
+_FIELDS = ("max_pending", "max_payload_bytes", "max_state_bytes")
 _DEVIATIONS = 6
 """Margin of a shard's part for uneven spreading, in standard deviations. Few shards exceed it by chance."""
 
@@ -28,6 +29,8 @@ class Limits:
         max_pending: maximum number of roots without outcome, 1 or more. Spouts stay within it. Redis refuses roots that
             are well above it.
         max_payload_bytes: maximum size of a message kept for replay or with a dead letter, in bytes; 0 keeps none.
+        max_state_bytes: maximum size of the state of all topologies, in bytes of keys and values. A turn that would exceed
+            it changes nothing.
 
     Raises:
         BadConfigError: a limit is out of range.
@@ -35,10 +38,12 @@ class Limits:
 
     max_pending: int | None = None
     max_payload_bytes: int | None = None
+    max_state_bytes: int | None = None
 
     def __post_init__(self) -> None:
         _check_int("max_pending", self.max_pending, 1)
         _check_int("max_payload_bytes", self.max_payload_bytes, 0)
+        _check_int("max_state_bytes", self.max_state_bytes, 0)
 
 
 def read(client: Client, app: str) -> Limits:
@@ -69,6 +74,8 @@ def write(client: Client, config: AckerConfig, limits: Limits) -> None:
     for name in _FIELDS:
         value = getattr(limits, name)
         commands.append(("HDEL", key, name) if value is None else ("HSET", key, name, value))
+    sizes, most = keys.state_sizes(config.app), limits.max_state_bytes
+    commands.append(("HDEL", sizes, "limit") if most is None else ("HSET", sizes, "limit", most))
     for shard in range(config.shards):
         meta = ShardKeys(config.app, shard, config.num_buckets, config.lanes).meta
         commands.append(("HDEL", meta, "max_pending") if part is None else ("HSET", meta, "max_pending", part))

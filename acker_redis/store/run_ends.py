@@ -32,6 +32,9 @@ class End:
         at_ms: time of the end by the server's clock, in milliseconds since 1970.
         error: text of the error, if the run failed.
         is_settled: True if the run left no root pending and no outcome unconfirmed.
+        emission: number of an emission that runs, while the number of its messages is unknown. `at_ms` is its start. None:
+            there is none.
+        job: tag of that emission's jobs in Spark.
     """
 
     run_id: str
@@ -40,6 +43,8 @@ class End:
     at_ms: int = 0
     error: str = ""
     is_settled: bool = False
+    emission: int | None = None
+    job: str = ""
 
 
 def end_of(run_id: str, spout_id: int, error: BaseException | None, *, is_settled: bool) -> End:

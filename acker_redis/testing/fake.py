@@ -77,7 +77,7 @@ def expire(acker: Acker) -> dict[int, str]:
     return settle(acker)
 
 
-def wait_until(condition: Callable[[], bool], description: str, timeout_secs: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], description: str, timeout_secs: float = 60.0) -> None:
     """Wait until another process makes a condition true.
 
     Args:
@@ -91,7 +91,10 @@ def wait_until(condition: Callable[[], bool], description: str, timeout_secs: fl
     >>> wait_until(lambda: acker.stats().pending == 0, "nothing is pending")
     """
     deadline = time.monotonic() + timeout_secs
-    while not condition():
-        if time.monotonic() > deadline:
+    while True:
+        is_late = time.monotonic() > deadline  # before the look: a process that stood still looks once more
+        if condition():
+            return
+        if is_late:
             raise TimeoutError(f"Condition not met within {timeout_secs} s: {description}")
         time.sleep(_POLL_SECS)

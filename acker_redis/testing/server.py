@@ -16,8 +16,13 @@ from redis.retry import Retry
 
 from acker_redis.errors import ServerNotFoundError
 
-_START_SECS = 20.0
+_START_SECS = 60.0
+"""Time for the start of a server, on a machine that may be busy."""
+
 _POLL_SECS = 0.02
+
+_kept: dict[int, int] = {}
+"""Ports that this process keeps for its servers -> sockets that are bound to them and don't listen."""
 
 
 def find_program(wanted: str = "embedded") -> Path:
@@ -65,6 +70,7 @@ class Server:
         self._arguments = arguments
         self._temporary = tempfile.TemporaryDirectory(prefix="acker-redis-") if folder is None else None
         self.folder = Path(self._temporary.name) if self._temporary else Path(str(folder))
+        self._keeps_port = port is None
         self.port = port or free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._process: subprocess.Popen[bytes] | None = None
@@ -132,7 +138,7 @@ class Server:
             self._process = None
 
     def stop(self) -> None:
-        """End the process and remove its temporary folder."""
+        """End the process, remove its temporary folder, and give up a port that it chose itself."""
         if self._process is not None:
             self._process.terminate()
             try:
@@ -143,6 +149,9 @@ class Server:
             self._process = None
         if self._temporary is not None:
             self._temporary.cleanup()
+        if self._keeps_port:
+            self._keeps_port = False
+            os.close(_kept.pop(self.port))
 
     def __enter__(self) -> Self:
         self.start()
@@ -168,8 +177,10 @@ def server_or_url(wanted: str | None = None) -> tuple[str, Server | None]:
 
 
 def free_port() -> int:
-    """Return a port of loopback that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a free port of loopback, for a server. Until this process ends, no other program is given it as a free one."""
+    keeper = socket.socket()
+    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # servers set it, too, and may listen at the port then
+    keeper.bind(("127.0.0.1", 0))
+    port: int = keeper.getsockname()[1]
+    _kept[port] = keeper.detach()
+    return port

@@ -2,15 +2,15 @@
 -- its block. A field of the ledger is a block number, 8 bytes; its value is the block. A mask has one bit per slot. A block has
 -- one of two forms, which differ in length:
 --   alone, 22 bytes, for one root: value 8, last component 1, state + 4 * slot 1, tick stamp 2, spout_id 4, start ms 6
---   shared, 28 + 9 n bytes: tick stamp 2, spout_id 4, start ms 6, masks 4 each: present, owned, failed, settled;
+--   shared, 24 + 9 n bytes: tick stamp 2, spout_id 4, start ms 6, masks 4 each: unsettled, owned, failed;
 --     then, in the order of the n present slots, the values 8 each, and the last components 1 each
 -- Only an owned root settles. A closed root has failed and its outcome is written. It stays until its block expires, so that
 -- its later updates count as late. A settled root was acked. It stays as long as the block.
 --- @include "lib/bytes"
 local sub, byte, char, rep, find, concat = string.sub, string.byte, string.char, string.rep, string.find, table.concat
 local WAITING, OWNED, FAILED, CLOSED = 0, 1, 2, 3
-local ALONE_BYTES, HEAD_BYTES = 22, 28
-local ZERO_VALUE, ZEROS = rep('\0', 8), rep('\0', 256)
+local ALONE_BYTES, HEAD_BYTES = 22, 24
+local ZERO_VALUE, ZEROS = rep('\0', 8), rep('\0', 320)
 
 -- The bit of each slot in a mask. For masks of one bit, the slot's part of an alone block's flags.
 -- Written out, because every call runs these lines, and a loop was a third of a call's fixed cost.
@@ -171,8 +171,10 @@ local function root_at(number, slot)
   return char(first + 8 * slot) .. sub(number, 2)
 end
 
+-- A settled slot has its owner, so three masks tell the four kinds. A full block with its string header has 313 bytes: with a
+-- fourth mask it would take the next size class of Redis's allocator.
 local function pack_head(stamp, spout_id, start, present, owned, failed, settled)
-  return pack_bytes('>I2I4I6i4i4i4i4', stamp, spout_id, start, present, owned, failed, settled)
+  return pack_bytes('>I2I4I6i4i4i4', stamp, spout_id, start, without(present, settled), owned, failed)
 end
 
 -- The head of a shared block, unpacked. `over` has the slots that never change again. Cached, because heads repeat.
@@ -181,11 +183,13 @@ local function head_of(block)
   local text = sub(block, 1, HEAD_BYTES)
   local head = heads[text]
   if not head then
-    local stamp, spout_id, start, present, owned, failed, settled = unpack_bytes('>I2I4I6i4i4i4i4', text)
+    local stamp, spout_id, start, unsettled, owned, failed = unpack_bytes('>I2I4I6i4i4i4', text)
+    local present, settled = bor(unsettled, owned), without(owned, unsettled)
     head = {
       text = text, stamp = stamp, spout_id = spout_id, start = start, present = present, owned = owned, failed = failed,
-      settled = settled, over = bor(settled, band(owned, failed)), size = count_of(present),
+      settled = settled, over = bor(settled, band(owned, failed)), size = count_of(present), layouts = {},
     }
+    head.bytes = HEAD_BYTES + 9 * head.size
     heads[text] = head
   end
   return head

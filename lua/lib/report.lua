@@ -25,6 +25,10 @@ local function is_app_name(name)
   return #name <= 64 and string.find(name, '^[%w][%w_.-]*$') ~= nil
 end
 
+local function no_app_text(name)
+  return 'no app ' .. name .. ' here. Its first client creates it. The dashboard without a name lists all apps'
+end
+
 local function as_table(names_and_values)
   local fields = {}
   for i = 1, #names_and_values, 2 do fields[names_and_values[i]] = names_and_values[i + 1] end
@@ -260,30 +264,6 @@ local function count_app(app, counted)
   end
   local counters = app.counters
   app.pending = counters.inits - counters.acked - counters.failed - counters.timed_out
-end
-
--- The end of each lane's last run. Empty if it is on another node.
-local function ends_of(app)
-  local ends = {}
-  for lane, text in pairs(as_table(ask('HGETALL', 'acker:{' .. app.name .. '}:ends') or {})) do
-    local is_json, ended = pcall(cjson.decode, text)
-    if is_json and type(ended) == 'table' then
-      ends[tonumber(lane) or -1] = {
-        run = clean(ended.run_id), state = clean(ended.state), at = tonumber(ended.at_ms) or 0, error = clean(ended.error),
-      }
-    end
-  end
-  return ends
-end
-
--- The ends of failed runs, the last first.
-local function failed_among(ends)
-  local failed = {}
-  for _, ended in pairs(ends) do
-    if ended.state == 'failed' then failed[#failed + 1] = ended end
-  end
-  table.sort(failed, function(a, b) return a.at > b.at or (a.at == b.at and a.run < b.run) end)
-  return failed
 end
 
 local function hex_of(root)

@@ -13,6 +13,7 @@ Returns
   report  text; on a cluster, about the node that it runs on
 ]]
 --- @include "lib/report"
+--- @include "lib/programs"
 local CALLS = 900
 local BLOCKS = 6000
 local SHARDS_SAMPLED = 100
@@ -161,11 +162,11 @@ local function state_of(app)
   if app.is_damaged then return 'LOST', nil, 'its settings are damaged: delete it with `acker-redis delete-app`' end
   if app.lost > 0 then
     return 'LOST', nil, string.format('%d of %d shards have no data: a restart without persistence, a flush or an eviction. '
-      .. 'Clients that run make them anew and emit again', app.lost, app.total)
+      .. 'Running clients recreate them, and emit again', app.lost, app.total)
   end
   if facts.is_full then
     local from = since(app, function(later, earlier) return later[2] == earlier[2] end)
-    return 'FULL', from, 'the server takes no new roots, acks go on: give it memory (maxmemory), or end spouts'
+    return 'FULL', from, 'the server rejects new roots, and still accepts acks. Give it memory (maxmemory), or stop spouts'
   end
   if app.rotated_ms and is_rotation_late(NOW - app.rotated_ms, app.tick_ms) then
     return 'NO ROTATOR', app.rotated_ms, 'no tick since: nothing times out. Start `acker-redis rotator`'
@@ -191,7 +192,7 @@ local function state_of(app)
   end
   local failed = app.failed_runs[1]
   if failed then
-    return 'RUN FAILED', failed.at, string.format('run %s ended with %s. Mend that, and start it again', failed.run, failed.error)
+    return 'RUN FAILED', failed.at, string.format('run %s ended with %s. Fix the cause, and start it again', failed.run, failed.error)
   end
   local paused = ask('GET', 'acker:{' .. app.name .. '}:pause')
   if paused then
@@ -209,6 +210,7 @@ local function look_at(app)
   look_at_letters(app)
   app.ends = ends_of(app)
   app.failed_runs = failed_among(app.ends)
+  app.uncounted = uncounted_among(app)
   app.memory = memory_of(app)
   local some = some_of(app, CALLS / SHARDS_SAMPLED)
   app.sample = sample_pending(app, BLOCKS / #apps, math.max(4, math.min(64, ROOTS / #apps / math.max(1, #some))), some)
@@ -244,11 +246,126 @@ local function explain(app, lines)
     local from = app.since and string.format(' since %s, for %s', clock(app.since), duration(NOW - app.since)) or ''
     wrapped(app.name .. ' ' .. app.state .. from .. ': ' .. app.why, lines)
   end
+  for _, begun in ipairs(app.uncounted) do
+    wrapped(string.format('%s run %s: emission %d since %s, for %s, jobs %s, messages not counted yet', app.name, begun.run, begun.emission,
+      clock(begun.at), duration(NOW - begun.at), begun.job), lines)
+  end
   if app.sample.count > 0 and (app.state == 'HANGS' or names[1]) then
     local oldest = app.sample.oldest
     wrapped(string.format('%s pending by last component: %s (of %d looked at), oldest %s, root %s', app.name, shares_text(app.sample),
       app.sample.count, duration(NOW - oldest.start), hex_of(oldest.root)), lines)
   end
+end
+
+-- A topology, and a line for each component that has counts.
+local function explain_topology(topology, lines)
+  local counts, sums, order = topology.counts, {}, {}
+  local turns = tonumber(counts.turns) and string.format(', %d turns', counts.turns) or ''
+  local error = type(counts.error) == 'string' and ' with ' .. string.gsub(clean(counts.error), '%.$', '') or ''
+  wrapped(string.format('topology %s %s%s: run %s%s, %d pending, counted %s ago', topology.name, topology.state, error,
+    clean(counts.run_id), turns, tonumber(counts.pending) or 0, duration(NOW - (tonumber(counts.at_ms) or NOW))), lines)
+  each_count(topology, function(component, kind, _, count)
+    if not sums[component] then
+      sums[component] = {}
+      order[#order + 1] = component
+    end
+    sums[component][kind] = (sums[component][kind] or 0) + count
+  end)
+  for _, component in ipairs(order) do
+    local parts = {}
+    for _, kind in ipairs(COUNTS_OF_TOPOLOGIES) do
+      local sum = sums[component][kind]
+      if sum and sum > 0 then parts[#parts + 1] = string.format('%s %d', (string.gsub(kind, '_', ' ')), sum) end
+    end
+    if #parts > 0 then lines[#lines + 1] = cut('  ' .. component .. ': ' .. table.concat(parts, ', '), WIDTH) end
+  end
+end
+
+-- A name that keys quote, as `__held%3Arate`, in its own spelling.
+local function unquoted(name)
+  return (string.gsub(name, '%%(%x%x)', function(code) return string.char(tonumber(code, 16)) end))
+end
+
+-- Sizes of the state of topologies: task -> bytes, their total, and the limit. Empty if they are on another node.
+local function state_sizes_of(app)
+  return as_table(ask('HGETALL', 'acker:{' .. app.name .. '}:state_sizes') or {})
+end
+
+-- The state of each bolt of topologies, if there is any.
+local function explain_state(app, lines)
+  local sizes, bolts, names = state_sizes_of(app), {}, {}
+  for task, bytes in pairs(sizes) do
+    local name = string.match(task, '^(.*:.*):%d+$')
+    if name then
+      if not bolts[name] then
+        bolts[name] = {tasks = 0, bytes = 0, most = 0}
+        names[#names + 1] = name
+      end
+      local bolt = bolts[name]
+      bolt.tasks, bolt.bytes = bolt.tasks + 1, bolt.bytes + (tonumber(bytes) or 0)
+      bolt.most = math.max(bolt.most, tonumber(bytes) or 0)
+    end
+  end
+  table.sort(names)
+  for i, name in ipairs(names) do
+    local bolt = bolts[name]
+    local several = bolt.tasks > 1 and string.format(' in %d tasks, the largest %s', bolt.tasks, size(bolt.most)) or ''
+    names[i] = clean(unquoted(name)) .. ' ' .. size(bolt.bytes) .. several
+  end
+  if #names > 0 then
+    local limit = tonumber(sizes.limit) and ' of ' .. size(tonumber(sizes.limit)) or ''
+    wrapped('state     ' .. size(tonumber(sizes.total) or 0) .. limit .. ': ' .. table.concat(names, '; '), lines)
+  end
+end
+
+local WORST_PARTITIONS = 3
+local STALE_MS = 60000 -- a driver writes its partitions once a second
+
+-- What holds up the commits of a group: partitions without a driver (unless the whole group ended), dead letters without a copy,
+-- and the first problem.
+local function explain_commits(known, group_has_ended, lines)
+  local without, letters, problem = {}, 0, nil
+  for _, numbers in ipairs(known) do
+    if not group_has_ended and (numbers.has_ended or numbers.age > STALE_MS) then without[#without + 1] = clean(numbers.name) end
+    letters = letters + numbers.letters
+    problem = problem or numbers.problem and clean(numbers.name) .. ': ' .. clean(numbers.problem)
+  end
+  if #without > 0 then
+    local names = table.concat(without, ', ', 1, math.min(#without, WORST_PARTITIONS))
+    lines[#lines + 1] = cut(string.format('  %d without a driver, so their numbers are old: %s%s', #without, names,
+      #without > WORST_PARTITIONS and ', ...' or ''), WIDTH)
+  end
+  if letters > 0 then
+    lines[#lines + 1] = string.format('  %d dead letters are not copied yet, and their offsets wait', letters)
+  end
+  if problem then wrapped('  offsets are not committed, ' .. problem, lines) end
+end
+
+-- A group of Kafka, a line for each of the partitions with the largest lag, and what holds up its commits.
+local function explain_group(group, lines)
+  local known, lag, open, done, age, has_ended = {}, 0, 0, 0, 0, true
+  for _, partition in ipairs(group.partitions) do
+    local numbers = numbers_of_partition(partition)
+    if numbers then
+      numbers.name = partition.name
+      known[#known + 1] = numbers
+      lag, open, done = lag + (numbers.lag or 0), open + numbers.open, done + numbers.done_beyond
+      age, has_ended = math.max(age, numbers.age), has_ended and numbers.has_ended
+    end
+  end
+  wrapped(string.format('group %s of Kafka: lag %s in %d partitions, %d open, %d done beyond, %s %s ago', clean(group.name),
+    amount(lag), #known, open, done, has_ended and 'ended' or 'written', duration(age)), lines)
+  table.sort(known, function(a, b) return (a.lag or -1) > (b.lag or -1) or (a.lag == b.lag and a.name < b.name) end)
+  for i = 1, math.min(#known, WORST_PARTITIONS) do
+    local worst = known[i]
+    local oldest = worst.oldest and string.format(', oldest open %.0f', worst.oldest) or ''
+    local cause = worst.reason and ' ' .. clean(worst.reason) .. (worst.component and ' in ' .. clean(worst.component) or '') or ''
+    if (worst.lag or 0) > 0 then
+      lines[#lines + 1] = cut(string.format('  %s: lag %s, %d open%s%s', clean(worst.name), amount(worst.lag), worst.open, oldest, cause),
+        WIDTH)
+    end
+  end
+  explain_commits(known, has_ended, lines)
 end
 
 local function more_of(app, lines)
@@ -274,6 +391,9 @@ local function more_of(app, lines)
         lane.idle_ms and duration(lane.idle_ms) .. ' ago' or 'never', holder and clean(holder) or 'nobody', last), lines)
     end
   end
+  for _, topology in ipairs(topologies_of(app)) do explain_topology(topology, lines) end
+  explain_state(app, lines)
+  for _, group in ipairs(kafka_groups_of(app)) do explain_group(group, lines) end
 end
 
 local shown = {}
@@ -295,12 +415,27 @@ if words['--json'] then
     for n, component in ipairs(app.sample.components) do
       components[n] = {component = component.name, count = component.count}
     end
+    local topologies = {}
+    local uncounted = {}
+    for n, begun in ipairs(app.uncounted) do
+      uncounted[n] = {run_id = begun.run, emission = begun.emission, job = begun.job, since_ms = begun.at}
+    end
+    for n, topology in ipairs(topologies_of(app)) do topologies[n] = {counts = topology.text, is_held = topology.is_held} end
+    local partitions = {}
+    for _, group in ipairs(kafka_groups_of(app)) do
+      for _, partition in ipairs(group.partitions) do
+        partitions[#partitions + 1] = {group = group.name, partition = partition.name, numbers = partition.text}
+      end
+    end
     rows[i] = {
       app = app.name, state = app.state, since_ms = app.since, why = app.why, shards = app.total, shards_here = #app.shards,
       pending = app.pending, acked_per_sec = app.rates.acked, timed_out_per_min = app.rates.timed_out * 60,
       failed_per_min = app.rates.failed * 60, oldest_ms = app.sample.oldest.start and NOW - app.sample.oldest.start,
       waiting = app.lag, rotated_ms_ago = app.rotated_ms and NOW - app.rotated_ms, tick_ms = app.tick_ms, memory_bytes = app.memory,
       dead_letters = app.dead, failed_runs = #app.failed_runs, counters = app.counters, pending_by_component = #components > 0 and components or nil,
+      topologies = #topologies > 0 and topologies or nil, state_sizes = state_sizes_of(app),
+      kafka_partitions = #partitions > 0 and partitions or nil,
+      uncounted = #uncounted > 0 and uncounted or nil,
     }
   end
   return cjson.encode({address = facts.address, used_bytes = facts.used, maxmemory_bytes = facts.most, is_whole = is_whole,
@@ -309,7 +444,7 @@ end
 
 local lines = {server_line(facts)}
 if #shown == 0 then
-  lines[2] = names[1] and 'no app ' .. names[1] .. ' here: its first client creates it' or 'no apps here'
+  lines[2] = names[1] and no_app_text(names[1]) or 'no apps here'
 else
   lines[2] = HEADER
   for _, app in ipairs(shown) do lines[#lines + 1] = row_of(app) end

@@ -8,9 +8,12 @@ ARGV
   none
 Returns
   pairs  names such as `orders:pending` and numbers as text, flat; ages in seconds, sizes in roots or entries. redis_exporter
-         shows them as redis_script_values{key="orders:pending"}
+         shows them as redis_script_values{key="orders:pending"}. Counts of topologies have longer names, such as
+         `orders:topology:Words:split:lines:default:executed_total`, and so have partitions of Kafka, such as
+         `orders:kafka:billing:orders/0:lag`
 ]]
 --- @include "lib/report"
+--- @include "lib/programs"
 local BLOCKS = 2000
 
 local metrics = {}
@@ -32,6 +35,28 @@ for _, app in ipairs(apps) do
     local dead = ask('XLEN', 'acker:{' .. app.name .. '}:dead_letters')
     if dead then say(app, 'dead_letters', dead) end
     if dead then say(app, 'failed_runs', #failed_among(ends_of(app))) end
+    local kept = ask('HGET', 'acker:{' .. app.name .. '}:state_sizes', 'total')
+    if kept then say(app, 'state_bytes', tonumber(kept) or 0) end
+    for _, topology in ipairs(topologies_of(app)) do
+      local prefix = 'topology:' .. topology.name .. ':'
+      say(app, prefix .. 'running', topology.state == 'running' and 1 or 0)
+      say(app, prefix .. 'pending', tonumber(topology.counts.pending) or 0)
+      each_count(topology, function(component, kind, stream, count)
+        say(app, prefix .. component .. ':' .. stream .. ':' .. kind .. '_total', count)
+      end)
+    end
+    for _, group in ipairs(kafka_groups_of(app)) do
+      for _, partition in ipairs(group.partitions) do
+        local numbers = numbers_of_partition(partition)
+        local prefix = 'kafka:' .. clean(group.name) .. ':' .. clean(partition.name) .. ':'
+        if numbers and numbers.lag then say(app, prefix .. 'lag', numbers.lag) end
+        if numbers then
+          say(app, prefix .. 'open', numbers.open)
+          say(app, prefix .. 'done_beyond', numbers.done_beyond)
+          if not numbers.has_ended then say(app, prefix .. 'progress_age_seconds', math.max(0, numbers.age) / 1000) end
+        end
+      end
+    end
   end
 end
 return metrics

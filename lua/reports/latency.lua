@@ -85,6 +85,6 @@ for _, app in ipairs(apps) do
   end
 end
 if words['--json'] then return cjson.encode({apps = #rows > 0 and rows or nil}) end
-if #rows == 0 then return names[1] and 'no app ' .. names[1] .. ' here: its first client creates it' or 'no apps here' end
+if #rows == 0 then return names[1] and no_app_text(names[1]) or 'no apps here' end
 if #lines == 0 then lines[1] = 'no root has settled yet' end
 return table.concat(lines, '\n')

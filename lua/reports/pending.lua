@@ -21,7 +21,7 @@ if not names or #names < 1 or #names > 2 or not is_app_name(app.name) or not mos
   return 'usage: redis-cli --raw FCALL_RO acker_pending 0 APP [COUNT] [--json]'
 end
 if not open_app(app) then
-  return words['--json'] and '{}' or 'no app ' .. app.name .. ' here: its first client creates it'
+  return words['--json'] and '{}' or no_app_text(app.name)
 end
 
 count_app(app, SAMPLED)

@@ -24,7 +24,7 @@ if not names or not name or not is_app_name(name) or not (is_root or is_message)
   return 'usage: redis-cli --raw FCALL_RO acker_root 0 APP ROOT (16 hex digits) | message ID [RUN]'
 end
 local app, lines = {name = name, seen = {}}, {}
-if not open_app(app) then return 'no app ' .. name .. ' here: its first client creates it' end
+if not open_app(app) then return no_app_text(name) end
 
 local function say(...)
   wrapped(string.format(...), lines)

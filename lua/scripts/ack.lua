@@ -4,6 +4,8 @@ ack: XOR one value into the ack val of each root, and settle the roots whose ack
 Storm: Acker.execute, stream __ack_ack. An ack may arrive before its init. The root then waits for its owner. An ack of a
 closed root is late: it is counted and changes nothing. So is an ack of an acked root whose block still exists. A root that is
 new to its block restarts the timeout of the whole block. Under last_update every ack does.
+Acks may have a key each, such as one per record of a topic. An ack whose key was seen for its root changes nothing, and the
+others of the call apply. So it doesn't matter how a program groups records into calls.
 
 KEYS
   ledger  HASH     acker:{app:shard}:ledger
@@ -16,22 +18,24 @@ KEYS
   scratch STRING*  acker:{app:shard}:scratch:<side>
 ARGV
   generation  marker that the client read when it opened the shard
-  idempotency_key  name of this batch. A batch whose idempotency key was seen before changes nothing
-  digest      hash of the batch's content, 8 bytes
+  idempotency_key  name of this batch. A batch whose idempotency key was seen before changes nothing. Not read with `keyed`
+  digest      hash of the batch's content, 8 bytes. Not read with `keyed`
   component   number of the component that acks. 0 for none, so that the root keeps its last component
+  keyed       empty, or (root 8 bytes, key 8 bytes, value 8 bytes) x m, pairs of root and key distinct, m <= 500: `updates` is their XOR
   updates     (block number 8 bytes, mask 4 bytes, values 8 bytes x slots of the mask) x n, blocks distinct, n <= 500
 Returns
-  status      APPLIED 0, SEEN 1, REUSED 2
+  status      APPLIED 0, SEEN 1, REUSED 2, PARTLY 4: keys of some acks were seen before, and the others are applied
   applied     number of roots that this ack changed
 Errors
   ACKERLOST
 ]]
 --- @include "lib/shard"
 --- @include "lib/dedup"
+--- @include "lib/keyed"
 --- @include "lib/fold"
 --- @include "lib/outcomes"
 local ledger, meta, stats, latency = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local generation, idempotency_key, digest, component, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local generation, idempotency_key, digest, component, keyed, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
@@ -39,9 +43,14 @@ local bucket, dedup = 5, 5 + shard.slots
 local acked = dedup + shard.slots
 local scratch = acked + shard.lanes
 
-local status = dedup_status(dedup, shard.slots, idempotency_key, digest)
-if status ~= APPLIED then
-  redis.call('HINCRBY', stats, 'deduplicated', 1)
+local status, members, skipped = nil, nil, 0
+if keyed == '' then
+  status, members = dedup_status(dedup, shard.slots, idempotency_key, digest), {idempotency_key, idempotency_key .. digest}
+else
+  status, members, skipped, updates = keyed_status(dedup, shard.slots, keyed, updates)
+end
+if status == SEEN or status == REUSED then
+  redis.call('HINCRBY', stats, 'deduplicated', math.max(1, skipped))
   return {status, 0}
 end
 
@@ -76,27 +85,26 @@ local function new_tail(flags)
   return new_tails[flags]
 end
 
-local dones, ages = {}, {}
+local ages = {}
 local function rows_of_spout_id(spout_id)
   by_spout_id[spout_id] = by_spout_id[spout_id] or {}
   return by_spout_id[spout_id]
 end
 
--- Outcome of the alone roots that complete with this tail, and their number.
-local function done_of(tail)
-  local last_component, flags, _, spout_id, start = unpack_bytes('>BBI2I4I6', tail)
-  if component > 0 then last_component = component end
-  local age = age_between(start, now)
-  local outcome = pack_bytes('>i4I4B', BIT[(flags - flags % 4) / 4], age, last_component)
-  dones[tail] = {rows = rows_of_spout_id(spout_id), outcome = outcome, age = age, count = 0}
-  return dones[tail]
+-- The outcome of an alone root, once its value is zero.
+local function settle_alone(number, mask, tail)
+  local last_component, _, _, spout_id, start = unpack_bytes('>BBI2I4I6', tail)
+  local rows, age = by_spout_id[spout_id] or rows_of_spout_id(spout_id), age_between(start, now)
+  rows[#rows + 1] = pack_bytes('>c8i4I4B', number, mask, age, component > 0 and component or last_component)
+  ages[age] = (ages[age] or 0) + 1
+  acked_count = acked_count + 1
 end
 
 -- This loop updates alone blocks and gathers shared ones for later. It works in groups, because small commands cost less per
 -- root than large ones. Everything is read and computed before the first write to a lasting key.
 local GROUP = 50
 local numbers, masks, his, los, values, sets, gone, folds = {}, {}, {}, {}, {}, {}, {}, {}
-local whole_numbers, whole_heads, whole_components, olds, news, whole_count = {}, {}, {}, {}, {}, 0
+local xor_numbers, xor_heads, xor_masks, xor_components, olds, news, xor_count, news_count = {}, {}, {}, {}, {}, {}, 0, 0
 local set_count, gone_count, at, size = 0, 0, 1, #updates
 
 local function set(number, block)
@@ -112,12 +120,31 @@ local function next_head(head)
     if head.moves then
       head.next_text = pack_head(stamp, head.spout_id, head.start, head.present, head.owned, head.failed, head.settled)
     end
-    head.component_chars = rep(component_char, head.size)
   end
   return head
 end
 
--- Ack a few open slots of a block. Returns false if a root completes, which is left to `fold_in`.
+-- Ack one open slot of a block. Returns false if its root completes, which is left to `xor_in`.
+local function put_one(number, block, head, slot, hi, lo)
+  local place = places_of(head.present)[slot]
+  local at, component_at = HEAD_BYTES + 8 * place - 7, HEAD_BYTES + 8 * head.size + place
+  local old_hi, old_lo = unpack_bytes('>i4i4', block, at)
+  hi, lo = bxor(hi, old_hi), bxor(lo, old_lo)
+  if hi == 0 and lo == 0 then return false end
+  next_head(head)
+  local front = head.moves and head.next_text .. sub(block, HEAD_BYTES + 1, at - 1) or sub(block, 1, at - 1)
+  if head.moves then cohort[#cohort + 1] = number end
+  if component == 0 or byte(block, component_at) == component then
+    set(number, front .. pack_bytes('>i4i4', hi, lo) .. sub(block, at + 8))
+  else
+    set(number, front .. pack_bytes('>i4i4', hi, lo) .. sub(block, at + 8, component_at - 1) .. component_char
+      .. sub(block, component_at + 1))
+  end
+  applied = applied + 1
+  return true
+end
+
+-- Ack a few open slots of a block. Returns false if a root completes, which is left to `xor_in`.
 local function put_few(number, block, head, mask, more)
   local places, parts, n, from, size = places_of(head.present), {}, 1, HEAD_BYTES + 1, head.size
   local slots = slots_of(mask)
@@ -145,8 +172,52 @@ local function put_few(number, block, head, mask, more)
   return true
 end
 
-local function gather(number, block, mask, more)
-  if not block then
+-- How the values of some slots are laid out as in their block: zeros, bytes of values, zeros, ..., zeros. Cached: both repeat.
+local function layout_of(head, mask)
+  local layout = head.layouts[mask]
+  if layout then return layout end
+  local places, slots, n, filled = places_of(head.present), slots_of(mask), 0, 0
+  layout = {}
+  for i = 1, #slots do
+    local first = HEAD_BYTES + 8 * places[slots[i]] - 8
+    if n > 0 and first == filled then
+      layout[n] = layout[n] + 8
+    else
+      layout[n + 1], layout[n + 2] = sub(ZEROS, 1, first - filled), 8
+      n = n + 2
+    end
+    filled = first + 8
+  end
+  layout[n + 1] = sub(ZEROS, 1, HEAD_BYTES + 9 * head.size - filled)
+  head.layouts[mask] = layout
+  return layout
+end
+
+-- Ack open slots of a block. BITOP XORs all such blocks of the call, and what is not a value with zeros.
+local function xor_in(number, block, head, mask, more)
+  local layout, from = layout_of(head, mask), 1
+  for i = 2, #layout, 2 do
+    local bytes = layout[i]
+    news[news_count + 1] = layout[i - 1]
+    news[news_count + 2] = bytes == #more and more or sub(more, from, from + bytes - 1)
+    news_count, from = news_count + 2, from + bytes
+  end
+  news_count = news_count + 1
+  news[news_count] = layout[#layout]
+  xor_count = xor_count + 1
+  xor_numbers[xor_count], xor_heads[xor_count], xor_masks[xor_count], olds[xor_count] = number, head, mask, block
+  applied = applied + #more / 8
+  xor_components[xor_count] = false
+  if component > 0 then
+    local components = components_of(block, head)
+    local marked_ones = marked(components, head.present, mask, component_char)
+    if marked_ones ~= components then xor_components[xor_count] = marked_ones end
+  end
+end
+
+-- Ack the slots of a block that isn't alone in its ledger's field, or isn't there yet. `slot` is the only one, if there is one.
+local function gather(number, block, mask, more, slot, hi, lo)
+  if not block then -- with several slots: one alone is an alone block
     local count = count_of(mask)
     cohort[#cohort + 1] = number
     unowned = unowned + count
@@ -156,18 +227,18 @@ local function gather(number, block, mask, more)
   end
   block = as_shared(block)
   local head = head_of(block)
-  if head.over == 0 and mask == head.present then
-    applied = applied + head.size
-    whole_count = whole_count + 1
-    whole_numbers[whole_count], whole_heads[whole_count] = number, head
-    whole_components[whole_count] = component == 0 and components_of(block, head)
-    olds[whole_count], news[whole_count] = values_of(block, head), more
-    return
-  end
   local open = without(mask, head.over)
-  if open == mask and band(mask, head.present) == mask and #more < 8 * DENSE and put_few(number, block, head, mask, more) then
+  if open == mask and band(mask, head.present) == mask then
+    local is_put
+    if slot then
+      is_put = put_one(number, block, head, slot, hi, lo)
+    elseif #more < 8 * DENSE then
+      is_put = put_few(number, block, head, mask, more)
+    end
+    if not is_put then xor_in(number, block, head, mask, more or pack_bytes('>i4i4', hi, lo)) end
     return
   end
+  more = more or pack_bytes('>i4i4', hi, lo)
   local count = #more / 8
   if open ~= mask then
     late, more = late + count, picked(more, mask, open, 8)
@@ -178,6 +249,53 @@ local function gather(number, block, mask, more)
   if open ~= 0 then fold_in(folds, number, block, head, open, more) end
 end
 
+local function settle(number, head, present, components, done)
+  local rows, age = rows_of_spout_id(head.spout_id), age_between(head.start, now)
+  for last_component, mask in pairs(by_component(components, present, done)) do
+    rows[#rows + 1] = number .. pack_bytes('>i4I4B', mask, age, last_component)
+  end
+  local count = count_of(done)
+  acked_count = acked_count + count
+  ages[age] = (ages[age] or 0) + count
+end
+
+-- XOR the gathered blocks. In most of them only values change, or all roots complete. Returns an error reply if a command failed.
+local function xor_gathered()
+  local reply = xored(olds, news, KEYS[scratch], KEYS[scratch + 1])
+  if is_error(reply) then return reply end
+  local from = 1
+  for i = 1, xor_count do
+    local number, head, mask, components = xor_numbers[i], next_head(xor_heads[i]), xor_masks[i], xor_components[i]
+    local block = sub(reply, from, from + head.bytes - 1)
+    from = from + head.bytes
+    local zero, done = find(block, ZERO_VALUE, HEAD_BYTES + 1, true), 0
+    if zero and zero <= HEAD_BYTES + 8 * head.size - 7 then
+      done = zeros_among(values_of(block, head), head.present, band(mask, head.owned))
+    end
+    if done == 0 then
+      if head.moves or components then
+        block = head.next_text .. values_of(block, head) .. (components or components_of(block, head))
+      end
+      if head.moves then cohort[#cohort + 1] = number end
+      set(number, block)
+    else
+      components = components or components_of(block, head)
+      settle(number, head, head.present, components, done)
+      local settled = head.settled + done
+      if settled == head.present then
+        gone_count = gone_count + 1
+        gone[gone_count] = number
+      else
+        if head.moves then cohort[#cohort + 1] = number end
+        local text = pack_head(head.moves and stamp or head.stamp, head.spout_id, head.start, head.present, head.owned, head.failed, settled)
+        set(number, text .. values_of(block, head) .. components)
+      end
+    end
+  end
+  olds, news, xor_count, news_count = {}, {}, 0, 0
+  return nil
+end
+
 while at <= size do
   local count = 0
   while count < GROUP and at <= size do
@@ -185,7 +303,7 @@ while at <= size do
     numbers[count], masks[count], his[count], los[count], at = unpack_bytes('>c8i4i4i4', updates, at)
     if not SLOT_FLAGS[masks[count]] then
       local first = at - 8
-      at = first + 8 * count_of(masks[count])
+      at = first + 8 * #slots_of(masks[count])
       values[count] = sub(updates, first, at - 1)
     end
   end
@@ -203,11 +321,7 @@ while at <= size do
       local old_hi, old_lo, tail = unpack_bytes('>i4i4c14', block)
       hi, lo = bxor(hi, old_hi), bxor(lo, old_lo)
       if hi == 0 and lo == 0 and state == OWNED then
-        local done = dones[tail] or done_of(tail)
-        local rows = done.rows
-        local row = #rows
-        rows[row + 1], rows[row + 2] = number, done.outcome
-        done.count = done.count + 1
+        settle_alone(number, mask, tail)
         applied = applied + 1
         gone_count = gone_count + 1
         gone[gone_count] = number
@@ -223,49 +337,15 @@ while at <= size do
         end
       end
     else
-      gather(number, block, mask, flags and pack_bytes('>i4i4', hi, lo) or values[i])
+      gather(number, block, mask, not flags and values[i], flags and flags / 4, hi, lo)
     end
+  end
+  if xor_count > 0 then
+    local problem = xor_gathered()
+    if problem then return problem end
   end
 end
 
-local function settle(number, head, present, components, done)
-  local rows, age = rows_of_spout_id(head.spout_id), age_between(head.start, now)
-  for last_component, mask in pairs(by_component(components, present, done)) do
-    rows[#rows + 1] = number .. pack_bytes('>i4I4B', mask, age, last_component)
-  end
-  local count = count_of(done)
-  acked_count = acked_count + count
-  ages[age] = (ages[age] or 0) + count
-end
-
--- Whole blocks. In most of them only values change, or all roots complete.
-if whole_count > 0 then
-  local reply = xored(olds, news, KEYS[scratch], KEYS[scratch + 1])
-  if is_error(reply) then return reply end
-  local from = 1
-  for i = 1, whole_count do
-    local number, head = whole_numbers[i], whole_heads[i]
-    local vals = sub(reply, from, from + 8 * head.size - 1)
-    from = from + 8 * head.size
-    next_head(head)
-    local components = whole_components[i] or head.component_chars
-    local done = find(vals, ZERO_VALUE, 1, true) and band(zeros_of(vals, head.present), head.owned) or 0
-    if done == 0 then
-      if head.moves then cohort[#cohort + 1] = number end
-      set(number, head.next_text .. vals .. components)
-    else
-      settle(number, head, head.present, components, done)
-      if done == head.present then
-        gone_count = gone_count + 1
-        gone[gone_count] = number
-      else
-        if head.moves then cohort[#cohort + 1] = number end
-        local kept = head.moves and stamp or head.stamp
-        set(number, pack_head(kept, head.spout_id, head.start, head.present, head.owned, head.failed, done) .. vals .. components)
-      end
-    end
-  end
-end
 
 local problem = fold_all(folds, KEYS[scratch], KEYS[scratch + 1])
 if problem then return problem end
@@ -290,16 +370,12 @@ for _, fold in ipairs(folds) do
   end
 end
 
-redis.call('SADD', KEYS[dedup + shard.nursery], idempotency_key, idempotency_key .. digest)
+redis.call('SADD', KEYS[dedup + shard.nursery], unpack(members))
 for first = 1, set_count, 2 * GROUP do
   redis.call('HSET', ledger, unpack(sets, first, math.min(first + 2 * GROUP - 1, set_count)))
 end
 for first = 1, gone_count, GROUP do
   redis.call('HDEL', ledger, unpack(gone, first, math.min(first + GROUP - 1, gone_count)))
-end
-for _, done in pairs(dones) do
-  acked_count = acked_count + done.count
-  ages[done.age] = (ages[done.age] or 0) + done.count
 end
 if acked_count > 0 then
   write_acked(acked, shard.lanes, by_spout_id)
@@ -309,5 +385,6 @@ end
 if #cohort > 0 then redis.call('ZADD', KEYS[bucket + shard.nursery], now, concat(cohort)) end
 if late > 0 then redis.call('HINCRBY', stats, 'late_updates', late) end
 if unowned > 0 then redis.call('HINCRBY', stats, 'unowned', unowned) end
+if skipped > 0 then redis.call('HINCRBY', stats, 'deduplicated', skipped) end
 redis.call('HINCRBY', stats, 'acks', applied)
-return {APPLIED, applied}
+return {status, applied}

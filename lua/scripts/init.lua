@@ -143,7 +143,7 @@ while at <= size do
     numbers[count], masks[count], values[count], at = unpack_bytes('>c8i4c8', updates, at)
     if not SLOT_FLAGS[masks[count]] then
       local first = at - 8
-      at = first + 8 * count_of(masks[count])
+      at = first + 8 * #slots_of(masks[count])
       values[count] = sub(updates, first, at - 1)
     end
   end

@@ -2,7 +2,7 @@
 
 Prints:
     2 acked, parked: {('failed', 'fail_where'): 1}
-    2 acked, 1 dead letter
+    1 dead letter
 """
 
 from tempfile import TemporaryDirectory
@@ -20,10 +20,11 @@ def pipeline(tracker, rows):
 with quiet_session("local[2,4]", "stream") as spark, Acker.connect(URL, app="example-stream") as acker:
     with TemporaryDirectory() as folder:
         spark.range(3).write.parquet(f"{folder}/in")
-        retry = RetryPolicy(max_attempts=2)
-        batches = TrackedBatches(pipeline, acker=acker, ids="id", parking_location=f"{folder}/parked", retry=retry)
+        batches = TrackedBatches(
+            pipeline, acker=acker, ids="id", retry=RetryPolicy(max_attempts=2),
+            parking_location=f"{folder}/parked", checkpoint_location=f"{folder}/c",
+        )  # fmt: skip
         stream = spark.readStream.schema("id bigint").parquet(f"{folder}/in").writeStream.foreachBatch(batches)
         stream.option("checkpointLocation", f"{folder}/c").trigger(availableNow=True).start().awaitTermination()
         print(f"{batches.status().counts.acked} acked, parked: {batches.status().parked}")
-        counts = batches.drain(timeout_secs=60).counts
-        print(f"{counts.acked} acked, {counts.dead_lettered} dead letter")
+        print(f"{batches.drain(timeout_secs=60).counts.dead_lettered} dead letter")

@@ -20,6 +20,8 @@ from acker_redis.testing.server import server_or_url
 
 ROOT = Path(__file__).resolve().parents[2]
 
+ENDS_IN_SECS = 60.0
+"""Time that a program has to end gracefully after Ctrl-C."""
 
 _BEGAN = time.monotonic()
 
@@ -123,6 +125,23 @@ def wait_for(*jobs: subprocess.Popen[bytes]) -> int:
         for job in jobs:
             kill(job)
     return status
+
+
+def until_ended(job: subprocess.Popen[bytes]) -> int:
+    """Wait for a program. Ctrl-C ends it gracefully, and a second Ctrl-C at once."""
+    try:
+        while job.poll() is None:
+            time.sleep(0.05)
+    except KeyboardInterrupt:
+        typer.echo("Stopping. Press Ctrl-C again to stop at once.", err=True)
+        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            job.send_signal(signal.SIGINT)
+            job.wait(timeout=ENDS_IN_SECS)
+        if job.poll() is None:
+            return 130
+    finally:
+        kill(job)  # a JVM that is interrupted while it starts outlives its driver
+    return job.returncode
 
 
 def kill(job: subprocess.Popen[bytes]) -> None:

@@ -97,11 +97,11 @@ def test_component_names_are_registered_again_after_recover(source, raw, connect
 def test_blocking_poll_raises_ledger_lost(real_url, raw, connect) -> None:
     acker: Acker = connect()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(acker.poll, block_ms=20_000)
+        waiting = pool.submit(acker.poll, block_ms=240_000)
         wait_until(lambda: raw.info("clients")["blocked_clients"] == 1, "the poll waits")
         raw.flushall()
         with pytest.raises(LedgerLostError):
-            waiting.result(timeout=10)
+            waiting.result(timeout=120)
 
 
 def test_single_lost_shard_raises_ledger_lost(source, raw, connect) -> None:

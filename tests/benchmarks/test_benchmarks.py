@@ -5,12 +5,24 @@ import math
 import pytest
 
 from benchmarks import __main__ as program
-from benchmarks import client, delivery, expiry, growth, harness, latency, ledger, memory, traffic
+from benchmarks import (
+    client,
+    delivery,
+    expiry,
+    growth,
+    harness,
+    latency,
+    ledger,
+    memory,
+    record_keys,
+    topologies,
+    traffic,
+)
 
-MODULES = (client, delivery, expiry, growth, latency, ledger, memory, traffic)
+MODULES = (client, delivery, expiry, growth, latency, ledger, memory, record_keys, topologies, traffic)
 
 
-@pytest.mark.parametrize("name", [module.__name__.rpartition(".")[2] for module in MODULES])
+@pytest.mark.parametrize("name", [module.__name__.rpartition(".")[2].replace("_", "-") for module in MODULES])
 def test_benchmark_yields_valid_rows_for_its_servers(name: str) -> None:
     rows = list(program.rows_of(harness.REGISTERED[name], scale=0.001))
     assert {row.server.partition(" ")[0] for row in rows} <= {"Valkey", "Redis"}

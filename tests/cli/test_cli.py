@@ -1,14 +1,18 @@
 """The command line: health checks, counters, one root, apps."""
 
 import json
+import re
 from typing import Any
 
+import pytest
 from typer.testing import CliRunner
 
 import acker_redis
 from acker_redis import Acker
+from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.store.dead_letter import DeadLetter
+from acker_redis.store.kafka_progress import KafkaProgress
 from acker_redis.testing import wait_until
 
 
@@ -22,7 +26,7 @@ def test_rotator_check_of_rotated_apps_passes(url, connect) -> None:
     result = run("rotator", "--redis", url, "--check", "--all")
     assert result.exit_code == 0
     first, second = result.output.splitlines()
-    assert first.startswith("orders: last tick 0.")
+    assert first.startswith("orders: last tick ")
     assert "(tick every 15.0 s), 1 pending, 0 outcome entries waiting" in first
     assert second.startswith("payments: ")
 
@@ -34,7 +38,7 @@ def test_rotator_check_of_an_unrotated_app_fails(url, raw, connect) -> None:
     result = run("rotator", "--redis", url, "--check", "--app", "payments", "--app", "orders")
     assert result.exit_code == 1
     bad, good = result.output.splitlines()
-    assert bad.startswith("payments: NOT ROTATING: last tick 2.")
+    assert bad.startswith("payments: NOT ROTATING: last tick ")
     assert bad.endswith("Start a rotator for this app.")
     assert "NOT ROTATING" not in good
 
@@ -145,3 +149,90 @@ def test_dead_letters_command_prints_and_deletes_letters(url, connect) -> None:
     second = run("dead-letters", "--redis", url, "--app", "orders")
     assert "message_id      2" in second.stdout
     assert acker.dead_letters.count() == 1
+
+
+PROGRESS = {
+    "end": 158, "committed": 117, "done_beyond": 39, "open": 2, "oldest_open": 117, "letters_not_copied": 1,
+}  # fmt: skip
+
+
+def without_ages(output: str) -> str:
+    return re.sub(r"\d+ s ago", "N s ago", output)
+
+
+def test_lag_of_a_group_is_printed_as_text_and_json(url, connect) -> None:
+    acker: Acker = connect(app="orders")
+    progress = KafkaProgress(app_of(acker).client, "orders", "billing")
+    now_ms = acker.dead_letters.now_ms()
+    unknown = {**PROGRESS, "end": None, "committed": None, "oldest_open": None, "letters_not_copied": 0}
+    cause = {"earliest": 5, "oldest_reason": "failed", "oldest_component": "parse"}
+    progress.write({"t/10": {**unknown, "time_ms": now_ms}, "t/9": {**PROGRESS, **cause, "time_ms": now_ms - 3000}})
+    progress.look_at_letters([])
+    result = run("lag", "--app", "orders", "--group", "billing", "--redis", url)
+    assert result.exit_code == 0
+    first, letters, last = without_ages(result.output).splitlines()
+    assert first == (
+        "t/9  lag 41  open 2  done beyond 39  earliest 5  committed 117  end 158  oldest open 117 (failed in parse)  N s ago"
+    )
+    assert letters == "  1 dead letters are not copied yet. Their offsets wait."
+    assert last == "t/10  lag -  open 2  done beyond 39  earliest -  committed -  end -  oldest open -  N s ago"
+    rows = [
+        json.loads(line)
+        for line in run("lag", "--app", "orders", "--group", "billing", "--redis", url, "--json").output.splitlines()
+    ]
+    assert [(row["partition"], row["lag"]) for row in rows] == [("t/9", 41), ("t/10", None)]
+
+
+def test_lag_of_an_unknown_group_names_those_that_are_known(url, connect) -> None:
+    acker: Acker = connect(app="orders")
+    result = run("lag", "--app", "orders", "--group", "other", "--redis", url)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        "Group 'other' of app 'orders' has written nothing for a week. Check the name of the app, or start the program of the "
+        "group.\n"
+    )
+    now_ms = acker.dead_letters.now_ms()
+    for group in ("pricing", "billing", "over"):
+        progress = KafkaProgress(app_of(acker).client, "orders", group)
+        progress.write({"t/0": {**PROGRESS, "time_ms": now_ms}})
+    progress.remove(["t/0"], {})
+    result = run("lag", "--app", "orders", "--group", "other", "--redis", url)
+    assert result.exit_code == 1
+    assert "Those that have are 'billing', 'pricing'. Name one of them, or start the program" in result.stderr
+
+
+def test_damaged_progress_is_shown_as_such(url, connect) -> None:
+    acker: Acker = connect(app="orders")
+    progress = KafkaProgress(app_of(acker).client, "orders", "billing")
+    progress.write({"t/0": {**PROGRESS, "letters_not_copied": 0}})
+    app_of(acker).client.redis.hset("acker:{orders}:kafka_group:billing", mapping={"t/1": "{", "what": "[]"})
+    result = run("lag", "--app", "orders", "--group", "billing", "--redis", url)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("t/0  lag 41 ")
+    assert result.stderr.splitlines()[:2] == ["t/1  damaged", "what  damaged"]
+
+
+@pytest.mark.parametrize(
+    ("more", "shown"),
+    [
+        ({}, "N s ago, stale"),
+        (
+            {"ended": True, "problem": "no broker answers"},
+            "N s ago, ended\n  Offsets are not committed: no broker answers.",
+        ),
+    ],
+)
+def test_lag_that_no_driver_writes_any_more_is_unhealthy(url, connect, more, shown) -> None:
+    acker: Acker = connect(app="orders")
+    now_ms = acker.dead_letters.now_ms()
+    KafkaProgress(app_of(acker).client, "orders", "billing").write({
+        "t/0": {**PROGRESS, "time_ms": now_ms},
+        "t/1": {**PROGRESS, **more, "letters_not_copied": 0, "time_ms": now_ms - 3_700_000},
+    })  # fmt: skip
+    result = run("lag", "--app", "orders", "--group", "billing", "--redis", url)
+    assert result.exit_code == 1
+    assert without_ages(result.stdout).splitlines()[0].endswith("N s ago")
+    assert shown in without_ages(result.stdout)
+    assert "1 of 2 partitions have no driver now" in result.stderr
+    rows = run("lag", "--app", "orders", "--group", "billing", "--redis", url, "--json").stdout.splitlines()
+    assert [json.loads(row)["is_stale"] for row in rows] == [False, True]

@@ -12,8 +12,17 @@ import pytest
 from typer.testing import CliRunner
 
 from acker_redis.cli import app
-from acker_redis.cli.exit_status import EPILOG, MEANINGS
+from acker_redis.cli.exit_status import EPILOG, MEANINGS, SERVER, UNHEALTHY, USAGE, status_of
 from acker_redis.client import client
+from acker_redis.errors import (
+    AckerError,
+    ConnectionLostError,
+    InvalidTopologyError,
+    JobFailedError,
+    OperatorBrokenError,
+    PipelineError,
+    StateLostError,
+)
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing.server import Server
 
@@ -233,6 +242,21 @@ def test_output_to_a_closed_pipe_exits_with_4_quietly(place, command) -> None:
         os.close(writer)
     assert (done.returncode, done.stderr) == (4, "")
     assert place.raw.xlen("acker:{orders}:dead_letters") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        (InvalidTopologyError, USAGE),
+        (PipelineError, USAGE),
+        (StateLostError, UNHEALTHY),
+        (OperatorBrokenError, UNHEALTHY),
+        (JobFailedError, UNHEALTHY),
+        (ConnectionLostError, SERVER),
+    ],
+)
+def test_a_topology_that_is_wrong_or_failed_blames_no_server(kind: type[AckerError], status: int) -> None:
+    assert status_of(kind("text")) == status
 
 
 def test_docs_and_help_show_the_exit_status_table() -> None:

@@ -7,7 +7,8 @@ from acker_redis.cli import app
 
 COMMANDS = (
     "rotator", "stats", "inspect", "dead-letters show", "dead-letters replay", "apps", "delete-app", "status", "pending",
-    "doctor", "pause", "resume", "drain", "rotate", "abandon", "limit",
+    "lag", "doctor", "pause", "resume", "drain", "rotate", "abandon", "limit",
+    "topology run", "topology describe", "topology metrics", "topology rescale", "topology empty-state",
 )  # fmt: skip
 
 
@@ -25,7 +26,7 @@ def help_of(*command: str) -> str:
     return " ".join(shown.output.split())
 
 
-@pytest.mark.parametrize("command", [(), ("dead-letters",), *((*one.split(),) for one in COMMANDS)])
+@pytest.mark.parametrize("command", [(), ("dead-letters",), ("topology",), *((*one.split(),) for one in COMMANDS)])
 def test_help_texts_are_not_cut_off(command) -> None:
     assert "..." not in help_of(*command).replace("COMMAND [ARGS]...", "")
 

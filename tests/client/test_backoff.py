@@ -44,6 +44,7 @@ class InvalidTimeoutError(ValueError):
         RuntimeError("HTTP 503: Service Unavailable"), RuntimeError("FATAL: the database system is starting up"),
         type("OperationalError", (Exception,), {})("connection to server failed: Connection refused"),
         type("ReadTimeout", (Exception,), {})(), RuntimeError("status code 429"),
+        type("SparkConnectGrpcException", (Exception,), {})("<_InactiveRpcError: StatusCode.UNAVAILABLE, failed to connect>"),
     ],
 )  # fmt: skip
 def test_errors_of_unreachable_services_are_outages(error: Exception) -> None:
@@ -59,6 +60,7 @@ def test_errors_of_unreachable_services_are_outages(error: Exception) -> None:
         ValueError("invalid literal for int(): 'GET /x: request timed out'"), KeyError("timed out"), InvalidTimeoutError("no"),
         NotExactError("Filter (status <> 'timed out')"), OperatorBrokenError("20 failed: connection refused"),
         FileNotFoundError("orders.csv"), RuntimeError("500 orders"), NameError("connection reset"),
+        type("SparkConnectGrpcException", (Exception,), {})("[PATH_ALREADY_EXISTS]"),
     ],
 )  # fmt: skip
 def test_program_errors_that_mention_timeouts_are_no_outages(error: Exception) -> None:

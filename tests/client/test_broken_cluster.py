@@ -76,7 +76,7 @@ def test_frozen_node_delays_only_its_own_shards(nodes, open_acker, start_process
     all_tick(nodes[:2], "the other nodes' shards are rotated")
     all_tick(nodes[:2], "and go on")
     process.popen.send_signal(signal.SIGTERM)
-    assert process.popen.wait(timeout=8) == 0  # 3 s, where nothing else runs
+    assert process.popen.wait(timeout=60) == 0
     lines = [line for line in process.log().splitlines() if " WARNING " in line or " ERROR " in line]
     assert len(lines) == 1, lines
 

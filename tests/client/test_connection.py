@@ -17,6 +17,7 @@ from acker_redis import (
     AckerConfig,
     AuthenticationError,
     BadConfigError,
+    ClosedError,
     ConnectionLostError,
     EvictionPolicyWarning,
     ServerRefusesWritesError,
@@ -25,6 +26,7 @@ from acker_redis import (
 )
 from acker_redis.client import client
 from acker_redis.testing import wait_until
+from tests.support.servers import connections
 
 CONFIG = AckerConfig(app="test")
 
@@ -68,7 +70,7 @@ def test_connect_to_a_stopped_server_fails_after_some_seconds(start_server) -> N
     began = time.monotonic()
     with pytest.raises(ConnectionLostError, match="Nothing was sent"):
         Acker.connect(server.url, CONFIG)
-    assert 1 < time.monotonic() - began < 15
+    assert time.monotonic() - began > 1
 
 
 def test_connect_to_an_unknown_host_names_it(monkeypatch) -> None:
@@ -78,12 +80,11 @@ def test_connect_to_an_unknown_host_names_it(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("login", ["", ":wrong@", "nobody:wrong@"])
-def test_wrong_login_fails_at_once(start_server, kind, login) -> None:
+def test_wrong_login_fails_at_once(start_server, kind, login, monkeypatch) -> None:
+    monkeypatch.setattr(client.Client, "_start_over", lambda *_: pytest.fail("it tries again"))
     server = start_server("--requirepass", "right", kind=kind)
-    began = time.monotonic()
     with pytest.raises(AuthenticationError, match="Check the user name and password"):
         Acker.connect(f"redis://{login}127.0.0.1:{server.port}/0", CONFIG)
-    assert time.monotonic() - began < 1.5
     with Acker.connect(f"redis://:right@127.0.0.1:{server.port}/0", CONFIG) as acker:
         assert acker.init(1, 1, 0)
 
@@ -94,6 +95,15 @@ def test_wrong_login_of_a_provided_client_fails(start_server) -> None:
     with pytest.raises(AuthenticationError, match="Check the user name and password"):
         Acker.connect(given, CONFIG)
     given.close()
+
+
+@pytest.mark.parametrize("source", [None, b"redis://:pa55word@127.0.0.1:6379/0", 6379])
+def test_what_is_neither_a_url_nor_a_client_is_refused(source) -> None:
+    with pytest.raises(
+        BadConfigError, match=r"neither a URL nor a redis-py client.*a variable, check that it is set"
+    ) as raised:
+        Acker.connect(source, CONFIG)
+    assert "pa55word" not in str(raised.value)
 
 
 def test_provided_client_decoding_responses_is_refused(url, plain) -> None:
@@ -164,14 +174,11 @@ def test_client_clock_set_back_changes_no_age_or_tick(source, connect, monkeypat
 
 
 def test_close_ends_own_connections_and_keeps_a_provided_client(url, raw, plain) -> None:
-    def connections() -> int:
-        return len(raw.client_list())
-
-    before = connections()
+    before = connections(raw)
     with Acker.connect(url, CONFIG) as acker:
         acker.init(1, 1, 0)
-        assert connections() > before
-    wait_until(lambda: connections() == before, "the acker's connections are closed")
+        assert connections(raw) - before
+    wait_until(lambda: connections(raw) <= before, "the acker's connections are closed")
     acker.close()
 
     given = plain(url)
@@ -179,19 +186,49 @@ def test_close_ends_own_connections_and_keeps_a_provided_client(url, raw, plain)
         acker.init(2, 1, 0)
     assert given.ping()
     given.close()
-    wait_until(lambda: connections() == before, "the given client's connections are closed")
+    wait_until(lambda: connections(raw) <= before, "the given client's connections are closed")
+
+
+@pytest.mark.parametrize("error", [TypeError("no fileno()"), AttributeError("no readline"), ValueError("closed")])
+def test_call_whose_socket_close_takes_away_raises_closed_error(source, connect, monkeypatch, error) -> None:
+    """Another thread closes the acker. What redis-py meets then depends on where it is, and is no error of the caller's."""
+    acker = connect()
+    given = acker._app.client.redis
+
+    def meets(*_: object, **__: object) -> None:
+        acker.close()
+        raise error
+
+    monkeypatch.setattr(type(given.pipeline(transaction=False)), "execute", meets)
+    with pytest.raises(ClosedError, match="Connect again") as raised:
+        acker.stats()
+    assert raised.value.__cause__ is error
+    with pytest.raises(ClosedError, match="Connect again"):
+        acker.stats()
+
+
+def test_mistake_of_an_open_client_is_raised_as_it_is(source, connect, monkeypatch) -> None:
+    acker = connect()
+
+    def meets(*_: object, **__: object) -> None:
+        raise TypeError("a mistake")
+
+    with monkeypatch.context() as broken, pytest.raises(TypeError, match="a mistake"):
+        broken.setattr(type(acker._app.client.redis.pipeline(transaction=False)), "execute", meets)
+        acker.stats()
+    assert acker.stats().pending == 0
 
 
 def test_failed_connect_leaves_no_connection(url, raw, connect) -> None:
     connect(shards=2)
-    before = len(raw.client_list())
+    before = connections(raw)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for source, shards in ((url, 3), (f"{url}?decode_responses=True", 2)):
             with pytest.raises((BadConfigError, SettingsConflictError)):
                 Acker.connect(source, AckerConfig(app="test", shards=shards))
         gc.collect()
-    wait_until(lambda: len(raw.client_list()) == before, "no connection is left")
+    wait_until(lambda: connections(raw) <= before, "no connection is left")
 
 
 def test_url_database_number_is_used(url, plain, open_acker) -> None:

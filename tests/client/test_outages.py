@@ -1,7 +1,6 @@
 """A server that is full, or held by another client's script: waited for, by calls and by runs."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -50,6 +49,7 @@ def is_busy(raw: Any) -> bool:
 
 def end_script(raw: Any) -> None:
     raw.execute_command("SCRIPT", "KILL")
+    wait_until(lambda: not is_busy(raw), "the script has ended")  # the server answers before
 
 
 def test_call_waits_for_a_busy_server(start_server, open_acker, plain, occupy, kind) -> None:
@@ -86,18 +86,24 @@ def test_run_waits_for_a_busy_server(start_server, open_acker, plain, occupy, ca
     raw = plain(server.url)
     spout = Spout(acker, "run")
     spout.add(np.arange(50))
-    began_at: list[float] = []
+    ending: list[threading.Thread] = []
+
+    def end_once_it_waits() -> None:
+        try:
+            wait_until(lambda: "waiting for the server" in caplog.text, "the run says that it waits")
+        finally:
+            end_script(raw)
 
     def emit(emission: Emission) -> None:
-        if not began_at:
-            began_at.append(time.monotonic())
+        if not ending:
             occupy(server.url)
-            threading.Timer(3, end_script, [raw]).start()
+            ending.append(threading.Thread(target=end_once_it_waits))
+            ending[0].start()
         acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), 0)
 
     counts = run_spout(spout, emit)
+    ending[0].join()
     assert (counts.acked, counts.dead_lettered) == (50, 0)
-    assert "waiting for the server" in caplog.text
     assert "is blocked by another client's script" in caplog.text
 
 

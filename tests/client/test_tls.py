@@ -1,6 +1,5 @@
 """TLS with an own authority, certificates of clients, and what is wrong with them, told at once."""
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import redis
 import trustme
 
 from acker_redis import Acker, AckerConfig, BadConfigError, TlsError
+from acker_redis.client import client
 from acker_redis.ops.rotation_check import check
 from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server, free_port
@@ -93,7 +93,8 @@ def test_client_certificate_is_sent_and_its_absence_refused(start_tls, files) ->
         Acker.connect(url, CONFIG)
 
 
-def test_invalid_certificates_are_reported_at_once(start_tls, files, tmp_path) -> None:
+def test_invalid_certificates_are_reported_at_once(start_tls, files, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(client.Client, "_start_over", lambda *_: pytest.fail("it tries again"))
     port = start_tls().port
     strange = Files(tmp_path / "strange", "127.0.0.1")
     for url, words in (
@@ -101,10 +102,8 @@ def test_invalid_certificates_are_reported_at_once(start_tls, files, tmp_path) -
         (f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={strange.ca}", "certificate verify failed"),
         (f"rediss://localhost:{port}/0?ssl_ca_certs={files.ca}", "(?i)hostname mismatch|not valid for"),
     ):
-        began = time.monotonic()
         with pytest.raises(TlsError, match=words):
             Acker.connect(url, CONFIG)
-        assert time.monotonic() - began < 3
     with pytest.raises(BadConfigError, match=r"ssl_ca_certs of .*that file does not exist"):
         Acker.connect(f"rediss://127.0.0.1:{port}/0?ssl_ca_certs=/no/such/ca.pem", CONFIG)
 

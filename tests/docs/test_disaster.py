@@ -31,8 +31,9 @@ class Run:
     """A spout in a thread: message 0 is held until it is let go, the others are acked at once."""
 
     def __init__(self, acker: Acker) -> None:
-        self.may_end = threading.Event()
         self.emissions: list[Emission] = []
+        self._lock = threading.Lock()  # each root of message 0 is either held or let go
+        self._held: list[int] | None = []
         self.acker, self.spout = acker, Spout(acker, "run")
         self.spout.add(np.arange(1000))
         self._thread = threading.Thread(target=lambda: run_spout(self.spout, self._emit))
@@ -41,19 +42,23 @@ class Run:
 
     def _emit(self, emission: Emission) -> None:
         self.acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
-        done = emission.roots[(emission.message_ids > 0) | self.may_end.is_set()]
+        done = emission.roots
+        with self._lock:
+            if self._held is not None:
+                self._held += emission.roots[emission.message_ids == 0].tolist()
+                done = emission.roots[emission.message_ids > 0]
         if len(done):
             self.acker.ack_many(done, np.full(len(done), 7))
         self.emissions.append(emission)
 
     def ends(self) -> None:
         """Every message is acked, and none is a dead letter."""
-        self.may_end.set()
-        for emission in list(self.emissions):  # where its root is still there
-            root = emission.roots[emission.message_ids == 0]
-            if len(root) and (record := self.acker.inspect(int(root[0]))) is not None and record.state == "owned":
-                self.acker.ack(int(root[0]), 7)
-        self._thread.join(timeout=60)
+        with self._lock:
+            held, self._held = self._held, None
+        for root in held or ():  # where it is still there
+            if (record := self.acker.inspect(root)) is not None and record.state == "owned":
+                self.acker.ack(root, 7)
+        self._thread.join(timeout=180)
         assert (self.spout.done, self.spout.counts.acked, self.spout.counts.dead_lettered) == (True, 1000, 0)
 
 
@@ -171,7 +176,7 @@ def test_full_redis_is_freed_by_the_documented_commands(
         assert "above maxmemory" in shell.run(refused, status=3)
     assert "FULL" in shell.run(let_go)
     assert "no such customer" in (tmp_path / "letters.txt").read_text()
-    thread.join(timeout=60)
+    thread.join(timeout=180)
     assert (spout.done, spout.counts.acked) == (True, 1000)
     assert acker.dead_letters.count() == 0
     raw.config_set("maxmemory", "1mb")

@@ -1,10 +1,12 @@
 """Pages of the docs run from their first block to their last, each as one program with a session of its own."""
 
-import subprocess
-import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
+from acker_redis.ops.rotator import Rotator
 from tests.docs.test_readme import ROOT, blocks
 from tests.support.servers import VALKEY
 from tests.support.spark.warm import Warm
@@ -30,7 +32,18 @@ orders = session.readStream.schema("id bigint, item string, price bigint").parqu
 """
 
 
-TOPOLOGY_BEFORE = """
+PARKED = (
+    """
+defaults = TrackedBatches.__init__.__kwdefaults__
+before, defaults["batch_wait_secs"] = defaults["batch_wait_secs"], 600.0  # however long a slow machine takes to end the query
+""",
+    """
+defaults["batch_wait_secs"] = before
+""",
+)
+"""No replay goes out between the end of the micro-batch and the look at what is parked."""
+
+STORM_BEFORE = """
 import os
 
 from pyspark.sql import SparkSession
@@ -43,10 +56,10 @@ prepare_environment()
 session = SparkSession.builder.master("local[2,4]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
 """
 
-TOPOLOGY_AFTER = """
+STORM_AFTER = """
 lines = session.createDataFrame([(1, "the cat"), (2, "the dog"), (3, "")], "id bigint, text string")
-with Acker.connect(os.environ["ACKER_REDIS_URL"], app="topology") as acker:
-    run = run_tracked(lines, topology, acker=acker, ids="id", retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+with Acker.connect(os.environ["ACKER_REDIS_URL"], app="storm") as acker:
+    run = run_tracked(lines, pipeline, acker=acker, ids="id", retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
 assert (run.counts.acked, run.dead_letters[3].detail) == (2, "empty line")
 counts = {row.word: row.n for row in session.read.parquet("counts").collect()}
 assert counts == {"the": 2, "cat": 1, "dog": 1}, counts
@@ -93,12 +106,18 @@ PAGES = {
     "guides/aggregates.md": ("", ""),
     "guides/applications.md": ("", ""),
     "guides/from-queues.md": (STREAMS, ""),
-    "guides/from-storm.md": (TOPOLOGY_BEFORE, TOPOLOGY_AFTER),
-    "guides/hosted-spark.md": ("", ""),
     "guides/run-again.md": (AGAIN, ""),
     "guides/spark.md": ("", ""),
-    "guides/streams.md": (STREAMS, ""),
+    "guides/streams.md": (STREAMS + PARKED[0], PARKED[1]),
     "guides/testing.md": ("", CALLS),
+    "operate/hosted-spark.md": ("", ""),
+    "topologies/from-storm.md": (STORM_BEFORE, STORM_AFTER),
+    "topologies/spark.md": (
+        "",
+        "assert (result.acked, result.failed, of_files.acked, of_files.dead_letters) == (2, 1, 1, 1)\n"
+        "assert (of_stream.acked, of_stream.dead_letters) == (1, 1)\n"
+        "assert spark.read.parquet('words').count() == 4",
+    ),
 }
 """What stands before the blocks of a page, and behind them."""
 
@@ -106,8 +125,14 @@ ELSEWHERE = {
     "guides/bare.md": "docs/test_readme.py",
     "start/pipeline.md": "docs/test_readme.py",
     "guides/log-pipeline.md": "spark/applications/test_access_logs.py",
+    "operate/connect.md": "spark/runtime/test_remote_server.py",
+    "guides/kafka.md": "spark/sinks/test_kafka.py",
+    "guides/sinks.md": "support/targets/__init__.py",
     "operate/on-call.md": "ops/test_tracing.py",
     "operate/sizing.md": "docs/test_sizing.py",
+    "topologies/port.md": "docs/test_topologies.py",
+    "topologies/testing.md": "docs/test_topologies.py",
+    "topologies/topologies.md": "docs/test_topologies.py",
 }
 
 
@@ -122,12 +147,19 @@ def test_every_docs_page_with_python_blocks_is_tested() -> None:
 @pytest.mark.parametrize("name", PAGES)
 def test_python_blocks_of_a_docs_page_run(warm: Warm, name: str) -> None:
     before, after = PAGES[name]
-    with VALKEY.server() as server:
-        rotator = subprocess.Popen(
-            [sys.executable, "-m", "acker_redis", "rotator", "--redis", server.url, "--all"], stderr=subprocess.DEVNULL
-        )
-        try:
-            warm.run("\n".join([before, *blocks("python", f"docs/{name}"), after]), server.url)
-        finally:
-            rotator.terminate()
-            rotator.wait(timeout=30)
+    with VALKEY.server() as server, rotated(server.url):
+        warm.run("\n".join([before, *blocks("python", f"docs/{name}"), after]), server.url)
+
+
+@contextmanager
+def rotated(url: str) -> Iterator[None]:
+    """Rotate all apps beside the program."""
+    rotator, stop = Rotator(url), threading.Event()
+    thread = threading.Thread(target=rotator.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+        rotator.close()

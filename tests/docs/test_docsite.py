@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import acker_redis
-from acker_redis import spark
+from acker_redis import spark, storm
 from acker_redis.client import scripts
 from docsite import doctests, pages, reference
 
@@ -37,6 +37,9 @@ def test_the_reference_has_every_public_name_script_and_command() -> None:
             f"::: acker_redis.{name}\n" in made["reference/api/errors.md"]
         )
     assert all(f"::: acker_redis.spark.{name}\n" in made["reference/api/spark.md"] for name in spark.__all__)
+    elsewhere = set(acker_redis.__all__) - {"Spout"}  # another class
+    topologies = set(storm.__all__) - elsewhere
+    assert all(f"::: acker_redis.storm.{name}\n" in made["reference/api/topologies.md"] for name in topologies)
     assert all(
         f"::: acker_redis.testing.{name}\n" in made["reference/api/testing.md"] for name in ("fake_acker", "settle")
     )

@@ -18,6 +18,7 @@ from acker_redis import (
     AckerConfig,
     AckerError,
     Admin,
+    Anchors,
     BadConfigError,
     Batch,
     DeadLetterFilter,
@@ -33,7 +34,19 @@ from acker_redis.store.dead_letters import DeadLetters
 from acker_redis.store.payloads import Payloads
 from acker_redis.testing import fake, fake_acker
 
-HOLDERS: tuple[Any, ...] = (Acker, Admin, Batch, Marks, OffsetFile, Spout, AckerConfig, DeadLetters, Payloads, fake)
+HOLDERS: tuple[Any, ...] = (
+    Acker,
+    Admin,
+    Anchors,
+    Batch,
+    Marks,
+    OffsetFile,
+    Spout,
+    AckerConfig,
+    DeadLetters,
+    Payloads,
+    fake,
+)
 """Every class and module of the core with public calls, all but RetryPolicy and DeadLetterFilter."""
 
 
@@ -89,6 +102,7 @@ def test_docstring_example_of_public_call_runs(
                 for name in (
                     "Acker",
                     "AckerConfig",
+                    "Anchors",
                     "DeadLetter",
                     "DeadLetterFilter",
                     "Limits",

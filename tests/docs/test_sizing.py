@@ -10,6 +10,7 @@ import pytest
 
 from acker_redis import Acker
 from acker_redis.store.dead_letter import DeadLetter
+from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server
 from tests.docs.test_readme import blocks_of, run_program
 
@@ -35,6 +36,8 @@ class Meter:
     def _read(self) -> dict[str, int]:
         # Buffers of other connections count, until the server takes them back.
         self._raw.client_kill_filter(_type="normal", skipme=True)
+        # A server whose disk is busy keeps what it appends in memory for up to two seconds.
+        wait_until(lambda: self._raw.info("persistence")["aof_buffer_length"] == 0, "the server has written its file")
         memory, stats, files = (self._raw.info(section) for section in ("memory", "stats", "persistence"))
         return {
             "memory": memory["used_memory"] - memory["mem_aof_buffer"],  # which waits for a disk that is busy

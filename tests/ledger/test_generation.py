@@ -5,7 +5,7 @@ from threading import Event
 
 import pytest
 
-from acker_redis import Acker, AckerConfig, BadConfigError, ConnectionLostError
+from acker_redis import Acker, AckerConfig, BadConfigError, ConnectionLostError, LedgerLostError
 from acker_redis.acker import app_of
 from acker_redis.client.client import Client
 from acker_redis.ledger import shards
@@ -22,6 +22,17 @@ def test_generation_read_by_another_url_of_the_server_matches(url, connect) -> N
     assert not app_of(acker).shards.holds(another)
 
 
+@pytest.mark.parametrize("shard", [0, 1])
+def test_check_of_all_shards_finds_one_that_lost_its_data(url, raw, connect, shard: int) -> None:
+    acker: Acker = connect(shards=2)
+    app_of(acker).shards.check_all()
+    raw.delete(app_of(acker).shards.keys[shard].meta)
+    with pytest.raises(LedgerLostError, match=f"the first is shard {shard}"):
+        app_of(acker).shards.check_all()
+    assert acker.recover() == [shard]
+    app_of(acker).shards.check_all()
+
+
 def test_generation_at_waits_for_a_failover(start_server, start_proxy, open_acker, monkeypatch) -> None:
     server, gone = start_server(), start_server()
     acker: Acker = open_acker(server.url, shards=2)
@@ -36,9 +47,9 @@ def test_generation_at_waits_for_a_failover(start_server, start_proxy, open_acke
     monkeypatch.setattr(Client, "_start_over", counting)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(generation_at, proxy.url, CONFIG)
-        assert tried.wait(30)
+        assert tried.wait(60)
         proxy.lead_to(server.port)
-        assert app_of(acker).shards.holds(asked.result(timeout=30))
+        assert app_of(acker).shards.holds(asked.result(timeout=60))
 
 
 def test_generation_at_an_unreachable_server_fails_after_15_s(start_server, monkeypatch) -> None:

@@ -15,6 +15,7 @@ from acker_redis.model import ids
 from acker_redis.ops.rotation_check import check
 from acker_redis.testing import wait_until
 from tests.support.rounds import exact_values, expire_all, take
+from tests.support.servers import wait_for_replica
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
 SEED = 20_261_122
@@ -55,7 +56,7 @@ def test_blocks_survive_reloads_restarts_and_replication(
         disturb()
         exact_values(acker, list(truth), list(truth.values()))
     wait_until(lambda: copy.info("replication")["master_link_status"] == "up", "the replica is in step")
-    wait_until(lambda: raw.wait(1, 1000) == 1, "the replica has all")
+    wait_for_replica(raw)
     ledgers = [f"acker:{{{acker.config.app}:{shard}}}:ledger" for shard in range(shards)]
     assert [copy.hgetall(key) for key in ledgers] == [raw.hgetall(key) for key in ledgers]
     assert not list(raw.scan_iter("*scratch*")) + list(copy.scan_iter("*scratch*"))
@@ -118,7 +119,7 @@ def test_block_timeout_restarts_with_each_init_and_reset(source: Any, connect: A
     assert {o.root for o in acker.poll()} == set(roots[:2].tolist())
 
 
-@pytest.mark.parametrize("stored", [None, 2, 4], ids=["none", "older", "newer"])
+@pytest.mark.parametrize("stored", [None, 3, 5], ids=["none", "older", "newer"])
 def test_app_of_another_format_is_refused_and_left_unchanged(
     source: Any, connect: Any, raw: Any, stored: int | None
 ) -> None:
@@ -130,7 +131,7 @@ def test_app_of_another_format_is_refused_and_left_unchanged(
         else:
             raw.hset(f"acker:{{test:{shard}}}:meta", "format", stored)
     form = "a format without number" if stored is None else f"format {stored}"
-    sentence = rf"App 'test' has shards of {form}, but .* reads format 3\..* Then delete the app"
+    sentence = rf"App 'test' has shards of {form}, but .* reads format 4\..* Then delete the app"
     before = {key: raw.dump(key) if isinstance(source, str) else raw.type(key) for key in raw.scan_iter("acker:*")}
     with pytest.raises(FormatVersionError, match=sentence):
         connect(shards=2)
@@ -160,7 +161,7 @@ def test_app_in_the_layout_of_format_2_is_refused_and_left_unchanged(source: Any
     raw.xadd("acker:{test}:dead", {"message_id": 1, "run_id": "run", "attempts": 2, "reason": "failed", "task": 0})
     before = {key: raw.type(key) for key in raw.scan_iter("acker:*")}
     for opened in (lambda: connect(shards=1), lambda: Acker.open_existing(source, "test")):
-        with pytest.raises(FormatVersionError, match=r"shards of format 2, .* reads format 3"):
+        with pytest.raises(FormatVersionError, match=r"shards of format 2, .* reads format 4"):
             opened()
     assert before == {key: raw.type(key) for key in raw.scan_iter("acker:*")}
 

@@ -12,11 +12,13 @@ import pytest
 import redis
 
 from acker_redis import Acker, AckerConfig
+from acker_redis.acker import app_of
 from acker_redis.client import function_library, scripts
 from acker_redis.client.client import Client
 from acker_redis.errors import ScriptFailedError
 from acker_redis.model import keys, types
 from acker_redis.model.keys import ShardKeys
+from acker_redis.store.topology_state import TopologyState
 from tests.support.servers import required
 
 FOLDER = Path(str(scripts.root()))
@@ -28,13 +30,26 @@ SLOTS, LANES = 100, 10_000
 
 WRITES = {
     "HSET", "HDEL", "HINCRBY", "SADD", "ZADD", "ZREM", "UNLINK", "DEL", "XADD", "XACK", "XDEL", "XGROUP", "XTRIM", "SET",
-    "BITOP",
+    "BITOP", "PEXPIRE", "PERSIST", "SREM",
 }  # fmt: skip
 READS = {
-    "GET", "HGET", "HGETALL", "HLEN", "HMGET", "HSCAN", "EXISTS", "SISMEMBER", "ZRANGE", "ZCARD", "TIME", "XLEN", "XPENDING",
+    "GET", "HGET", "HGETALL", "HLEN", "HMGET", "HSCAN", "EXISTS", "SISMEMBER", "SMISMEMBER", "SMEMBERS", "ZRANGE", "ZCARD",
+    "TIME", "XLEN", "XPENDING",
 }  # fmt: skip
 REPORTS_READ = {"INFO", "CLUSTER", "SCAN", "XINFO", "XREVRANGE", "MEMORY", "ZSCORE", "HEXISTS"}
 TYPES = {"H": "HASH", "Z": "ZSET", "S": "SET", "X": "STREAM"}
+STATE = keys.StateKeys("app", "TOPOLOGY")
+STATE_KEYS = {
+    name: key.replace("TOPOLOGY", "<topology>").replace("TASK", "<component>:<index>").replace("ID", "<id>")
+    for name, key in {
+        "state": STATE.state,
+        "sizes": STATE.sizes,
+        "values": STATE.values("TASK"),
+        "attempts": STATE.attempts("TASK"),
+        "attempt": STATE.attempt("TASK", "ID"),
+    }.items()
+}
+"""Keys of a topology's state, as headers have them."""
 GLOBALS = {
     "redis", "KEYS", "ARGV", "bit", "struct", "string", "table", "math", "unpack", "tonumber", "tostring", "ipairs", "next",
     "pairs", "type",
@@ -168,7 +183,7 @@ def test_keys_have_the_type_the_commands_want(script: scripts.Script) -> None:
     calls = re.findall(r"redis\.p?call\('([A-Z]+)', (?:'[A-Z]+', )?(?:KEYS\[(\w+)[^\]]*\]|(\w+))", body(script.name))
     for command, group, single in calls:
         name = at.get(int(group), "") if group.isdigit() else group or single
-        if name in types and command not in ("UNLINK", "EXISTS"):
+        if name in types and command not in ("UNLINK", "DEL", "EXISTS", "PEXPIRE", "PERSIST"):
             assert types[name] == TYPES[command[0]], f"{command} {name}"
 
 
@@ -177,6 +192,13 @@ def test_key_patterns_of_header_match_python_keys(script: scripts.Script) -> Non
     for slot in script.keys:
         if slot.name in ("config", "components"):
             assert slot.patterns == (getattr(keys, slot.name)("app"),)
+            continue
+        if script.name.endswith("_state"):
+            assert slot.patterns == (STATE_KEYS[slot.name],)
+            continue
+        if slot.name == "turn":
+            assert slot.patterns == ("acker:{app}:turn:<run>:<number>",)
+            assert keys.turn("app", "run", 7) == "acker:{app}:turn:run:7"
             continue
         names = ("acked", "failed") if slot.name == "outcomes" else (slot.name,)
         spelled = []
@@ -223,7 +245,7 @@ def test_errors_of_header_are_those_raised_by_the_body(script: scripts.Script) -
 
 
 def test_a_script_of_a_shard_checks_the_generation_first(script: scripts.Script) -> None:
-    if script.name in ("open", "configure", "component"):
+    if script.name in ("open", "configure", "component", "claim_bin", "close_turn") or script.name.endswith("_state"):
         return
     assert script.args[0] == "generation"
     first_call, _, _ = body(script.name).partition("return lost() end")
@@ -239,8 +261,8 @@ def test_script_flags_match_its_commands(script: scripts.Script) -> None:
     assert commands <= WRITES | READS
     if not own & WRITES:
         assert script.flags == ("no-writes",)
-    elif script.name == "init":
-        assert script.flags == ()  # new roots are refused above maxmemory; everything else must go on
+    elif script.name in ("init", "write_state"):
+        assert script.flags == ()  # new roots and changes are refused above maxmemory; everything else must go on
     else:
         assert script.flags == ("allow-oom",)
 
@@ -266,14 +288,31 @@ def test_library_calls_pass_keys_and_args_of_the_header() -> None:
         batch.init_many(np.arange(1, 9), np.arange(1, 9), 7)
         batch.ack(1, 1, component="split")
         batch.fail(2, reason="why")
+        batch.ack_many([3, 4], [1, 1], record_keys=[1, 2])
     acker.reset_timeout(3)
+    app_of(acker).ledger.settle(np.arange(9, 12).astype(np.uint64), np.zeros(3, np.uint64), 7, 0, "settle")
     acker.confirm(acker.poll())
     acker.stats()
     acker.inspect(3)
+    turn = app_of(acker).turn("run", 1)
+    turn.claim(0, b"digest")
+    turn.close()
+    state = TopologyState(app_of(acker).client, "contract", "words")
+    epoch, _ = state.open({"count": "shape"})
+    written = state.turn(epoch, 1).write("count:0", "one", {b"a": b"1"})
+    state.turn(epoch, 1).commit([written])
+    state.turn(epoch, 2).load("count:0")
+    state.turn(epoch, 2).read("count:0", [b"a"])
+    state.turn(epoch, 2).close()
+    state.end(epoch, 2)
+    epoch, _ = state.open({"count": "shape"})
+    state.forget_tasks(epoch, lambda task: task == "count:0")
+    state.turn(epoch, 1).commit([state.turn(epoch, 1).write("count:1", "one", {b"a": b"1"})])
+    state.empty()
     for _ in range(4):
         acker.admin.rotate(force=True)
     assert {call.script.name for call in calls} == set(scripts.NAMES)
-    groups = {"bucket": 5, "dedup": 5, "acked": 3, "failed": 3, "scratch": 2}
+    groups = {"bucket": 5, "dedup": 5, "acked": 3, "failed": 3, "scratch": 2, "attempt": 1, "values": 1, "attempts": 1}
     for call in calls:
         assert len(call.keys) == sum(groups[slot.name] if slot.many else 1 for slot in call.script.keys)
         if call.script.args[-1].endswith("*"):

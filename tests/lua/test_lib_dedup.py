@@ -10,7 +10,7 @@ from tests.support.seeding import DIGEST, IDEMPOTENCY_KEY, TICK, pack_pairs, pac
 SEEN, REUSED = 1, 2
 UPDATES: dict[str, tuple[Any, ...]] = {
     "init": (7, 0, pack_pairs((1, 5), (2, 0))),
-    "ack": (0, pack_pairs((1, 5))),
+    "ack": (0, "", pack_pairs((1, 5))),
     "fail": (0, "", pack_updates(1)),
 }
 

@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from acker_redis.errors import LedgerLostError
-from tests.support.seeding import DIGEST, IDEMPOTENCY_KEY, TICK, pack_pairs, pack_updates
+from tests.support.seeding import DIGEST, IDEMPOTENCY_KEY, TICK, pack_pairs, pack_settles, pack_updates
 
 CALLS: dict[str, tuple[Any, ...]] = {
     "init": (IDEMPOTENCY_KEY, DIGEST, 7, 0, 0, pack_pairs((1, 5))),
     "ack": (IDEMPOTENCY_KEY, DIGEST, 0, pack_pairs((1, 5))),
     "fail": (IDEMPOTENCY_KEY, DIGEST, 0, "", pack_updates(1)),
     "reset_timeout": (pack_updates(1),),
+    "settle": (IDEMPOTENCY_KEY, DIGEST, 7, 0, pack_settles(1)),
     "rotate": (1,),
     "expire": (500,),
     "sweep": (500,),

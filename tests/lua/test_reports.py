@@ -18,15 +18,20 @@ from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.client import function_library, scripts
 from acker_redis.ops.acl import Role
+from acker_redis.store import topology_counts
 from acker_redis.store.dead_letter import DeadLetter
+from acker_redis.store.kafka_progress import KafkaProgress
+from acker_redis.store.run_ends import End
+from acker_redis.store.topology_counts import Counts
 from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server
 from benchmarks import cluster
-from tests.support.servers import REDIS7, VALKEY, required
+from tests.support.servers import REDIS7, VALKEY, required, wait_for_replica
 from tests.support.users import log_in, rules_for
 
 SHARDS = 8
 COLUMNS = 100
+NO_APP = "no app nobody here. Its first client creates it. The dashboard without a name lists all apps"
 ROTATES_SECS = 10.0
 
 
@@ -77,10 +82,14 @@ def age_shards(raw: Any, app: str, name: str, ms: int) -> None:
         raw.hincrby(key, name, -ms)
 
 
+def server_ms(raw: Any) -> int:
+    secs, micros = raw.time()
+    return int(secs * 1000 + micros // 1000)
+
+
 def sampled(raw: Any, app: str, ago_ms: int, *counters: int) -> None:
     """A sample of the counters of every shard, as the rotator leaves it."""
-    secs, micros = raw.time()
-    at = secs * 1000 + micros // 1000 - ago_ms
+    at = server_ms(raw) - ago_ms
     place = at // max(int(raw.hget(f"acker:{{{app}:0}}:meta", "tick_ms")), 10_000) % 60
     for shard in range(SHARDS):
         raw.hset(f"acker:{{{app}:{shard}}}:samples", place, " ".join(map(str, (at, *counters))))
@@ -136,18 +145,20 @@ def test_dashboard_shows_the_state_and_cause_of_each_app(real_url: str, raw: Any
 
 def test_dashboard_rates_are_computed_from_samples(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
     spout_asks(make("orders"))
+    begun_ms = server_ms(raw)
     sampled(raw, "orders", 20_000, 1000, 500, 10, 20)
     for shard in range(SHARDS):
         raw.hset(
             f"acker:{{orders:{shard}}}:stats", mapping={"inits": 1500, "acked": 900, "failed": 20, "timed_out": 25}
         )
     found = json.loads(report(real_url, "dashboard", "orders", "--json"))["apps"][0]
+    part = 20_000 / (20_000 + server_ms(raw) - begun_ms)  # the time goes on until the report
     for name, most in (
         ("acked_per_sec", SHARDS * 400 / 20),
         ("failed_per_min", SHARDS * 10 * 60 / 20),
         ("timed_out_per_min", SHARDS * 5 * 60 / 20),
     ):
-        assert most * 0.8 < found[name] <= most
+        assert most * part * 0.99 <= found[name] <= most
     assert found["pending"] == SHARDS * (1500 - 900 - 20 - 25)
     assert found["state"] == "ok"
 
@@ -219,7 +230,7 @@ def test_apps_of_a_full_server_are_shown_as_full(
         sampled(raw, "orders", 40_000, 0, 0, 0, 0)
         raw.config_set("maxmemory", 1_000_000)
     shown = report(server.url, "dashboard")
-    assert re.search(r"orders FULL since ..:..:..Z, for (4\d|5\d)s: the server takes no new roots", shown)
+    assert re.search(r"orders FULL since ..:..:..Z, for (4\d|5\d)s: the server rejects new roots", shown)
     assert "/977K noeviction" in shown
 
 
@@ -234,7 +245,7 @@ def test_the_dashboard_of_one_app_says_more(real_url: str, make: Callable[..., A
     assert "so far 100 inits, 40 acked, 0 failed, 0 timed out" in shown
     assert "lane 0 0 outcomes wait; asked for never ago; held by nobody".replace(" ago", "") in shown
     assert "2 timeout 1 ~" in shown
-    assert report(real_url, "dashboard", "nobody").endswith("no app nobody here: its first client creates it")
+    assert report(real_url, "dashboard", "nobody").endswith(NO_APP)
     for wrong in (["a", "b"], ["--jsn"], ["two words"], ["x" * 65]):
         assert report(real_url, "dashboard", *wrong).startswith("usage: redis-cli --raw FCALL_RO acker_dashboard 0")
 
@@ -298,7 +309,9 @@ def test_latency_report_shows_percentiles_by_outcome(real_url: str, raw: Any, ma
     acker.init_many(range(1, 11), range(1, 11), 0)
     acker.ack_many(range(1, 10), range(1, 10))
     acker.fail(10)
-    raw.hincrby("acker:{orders:0}:latency", "acked:50", 9990 - 9)
+    for key in raw.keys("acker:{orders:*}:latency"):
+        raw.hdel(key, *(field for field in raw.hkeys(key) if field.startswith(b"acked:")), "none")  # as old as they are
+    raw.hincrby("acker:{orders:0}:latency", "acked:50", 9990)
     raw.hincrby("acker:{orders:0}:latency", "acked:5000", 10)
     raw.hincrby("acker:{orders:0}:latency", "timed_out:more", 1)
     rows = {line.split()[1]: line.split() for line in report(real_url, "latency").splitlines()[1:]}
@@ -311,7 +324,7 @@ def test_latency_report_shows_percentiles_by_outcome(real_url: str, raw: Any, ma
     assert "  up to     5.0s     100" in report(real_url, "latency", "orders")
     (found,) = json.loads(report(real_url, "latency", "orders", "--json"))["apps"]
     assert found["outcomes"]["acked"]["total"] == 10090
-    assert report(real_url, "latency", "nobody") == "no app nobody here: its first client creates it"
+    assert report(real_url, "latency", "nobody") == NO_APP
     assert report(real_url, "latency", "a", "b").startswith("usage: ")
 
 
@@ -333,12 +346,12 @@ def test_root_report_describes_a_root_by_its_id(real_url: str, make: Callable[..
     assert "of orders: pending\n" in said(5)
     assert "spout_id 2, ack value 0000000000000002, last component parse" in said(5)
     assert "in 3 ticks; a tick comes every 5.0s" in said(5)
-    assert ": acked after 0." in said(6)
+    assert re.search(r": acked after \d", said(6))
     assert "failed: its outcome is written" in said(7)
     assert "last component (no component yet) no such customer" in said(7)
     assert "waits for its init" in said(8)
     assert "nothing is known" in said(9)
-    assert ": acked after 0." in said(int(roots[3]))
+    assert re.search(r": acked after \d", said(int(roots[3])))
     assert "with others of its block" in said(int(roots[63]))
     for wrong in ([], ["orders"], ["orders", "12"], ["orders", "message"], ["orders", "message", "x"]):
         assert report(real_url, "root", *wrong).startswith("usage: ")
@@ -409,7 +422,7 @@ def test_dashboard_of_a_replica_shows_its_apps(
         wait_until(lambda: "orders " in report(replica.url, "dashboard"), "all of it")
     with redis.Redis.from_url(primary.url) as raw:
         age_shards(raw, "orders", "created_ms", 60_000)
-        raw.wait(1, 10_000)
+        wait_for_replica(raw)
     assert "SPOUT GONE" in report(primary.url, "dashboard")
     shown = report(replica.url, "dashboard")
     assert "replica, link up" in shown
@@ -494,6 +507,138 @@ def test_exporter_report_returns_pairs_of_names_and_numbers(
     assert [text.decode() for text in raw.eval(scripts.report("exporter"), 0)][::2] == flat[::2]
 
 
+def counts_of_topologies(acker: Acker) -> None:
+    client = app_of(acker).client
+    split: dict[str, Any] = {"executed": {"lines:default": 7}, "emitted": {"default": 20, "empty": 1}, "errors": 2}
+    lines = {"acked": {"default": 6}, "timed_out": {"default": 1}}
+    components = {"split": split, "lines": lines}
+    topology_counts.write(client, "orders", Counts("Words", "run-1", "running", 31, 7, lane=0, components=components))
+    topology_counts.write(client, "orders", Counts("Broken \x1b[2J", "run-2", "failed", 0, error="KeyError: 'x'."))
+
+
+def test_dashboard_of_an_app_shows_its_topologies(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    acker = make("orders")
+    counts_of_topologies(acker)
+    raw.hset("acker:{orders}:topologies", "damaged", "{")
+    raw.set("acker:{orders}:lane:0", "run-1 host:1")
+    shown = re.sub(r"counted [\d.]+s ago", "counted now", report(real_url, "dashboard", "orders")).splitlines()
+    at = next(number for number, line in enumerate(shown) if line.startswith("topology"))
+    assert shown[at:] == [
+        "topology Broken ?[2J failed with KeyError: 'x': run run-2, 0 pending, counted now",
+        "topology Words running: run run-1, 7 turns, 31 pending, counted now",
+        "  lines: acked 6, timed out 1",
+        "  split: emitted 21, executed 7",
+    ]
+    sizes = {"total": 3_000_000, "limit": 4_000_000, "Words:count:0": 1_000_000, "Words:count:1": 1_990_000}
+    raw.hset("acker:{orders}:state_sizes", mapping=sizes | {"Words:sum\x1b:0": 10_000, "damaged": 1})
+    raw.hset("acker:{orders}:state_sizes", "Words:__held%3Arate%1B:0", 20_000)
+    assert re.sub(r"\s+", " ", report(real_url, "dashboard", "orders")).endswith(
+        "state 2.9M of 3.8M: Words:__held:rate? 20K; Words:count 2.9M in 2 tasks, the largest 1.9M; Words:sum? 9.8K"
+    )
+    raw.delete("acker:{orders}:lane:0")
+    assert "topology Words died: run run-1" in report(real_url, "dashboard", "orders")
+    assert "Words" not in report(real_url, "dashboard")
+
+
+def test_exporter_report_has_counts_of_topologies(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    counts_of_topologies(make("orders"))
+    raw.hset("acker:{orders}:state_sizes", mapping={"total": 8, "Words:count:0": 8})
+    flat = report(real_url, "exporter").splitlines()
+    found = dict(zip(flat[::2], map(float, flat[1::2]), strict=True))
+    assert found["orders:state_bytes"] == 8
+    prefix = "orders:topology:Words:"
+    assert {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)} == {
+        "running": 0,
+        "pending": 31,
+        "split:default:emitted_total": 20,
+        "split:empty:emitted_total": 1,
+        "split:lines:default:executed_total": 7,
+        "lines:default:acked_total": 6,
+        "lines:default:timed_out_total": 1,
+    }
+
+
+def progress_of_groups(acker: Acker) -> None:
+    numbers = {"end": 158, "committed": 117, "done_beyond": 39, "open": 2, "oldest_open": 117, "letters_not_copied": 0}
+    cause = {"oldest_reason": "failed", "oldest_component": "fail\x1bwhere", "time_ms": acker.dead_letters.now_ms()}
+    done = {**numbers, "committed": 158, "done_beyond": 0, "open": 0, "oldest_open": None, "time_ms": cause["time_ms"]}
+    client = app_of(acker).client
+    KafkaProgress(client, "orders", "billing").write({"t/0": {**numbers, **cause}, "t/1": done})
+    KafkaProgress(client, "orders", "shipping").write({"t/0": {**done, "ended": True}})
+
+
+def test_dashboard_of_an_app_shows_its_groups_of_kafka(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    acker = make("orders")
+    progress_of_groups(acker)
+    raw.hset("acker:{orders}:kafka_group:billing", "t/2", "{")
+    raw.hset("acker:{orders}:kafka_group:billing", "letters", "{}")
+    shown = re.sub(r" [\d.]+s ago", " now", report(real_url, "dashboard", "orders")).splitlines()
+    at = next(number for number, line in enumerate(shown) if line.startswith("group"))
+    assert shown[at:] == [
+        "group billing of Kafka: lag 41 in 2 partitions, 2 open, 39 done beyond, written now",
+        "  t/0: lag 41, 2 open, oldest open 117 failed in fail?where",
+        "group shipping of Kafka: lag 0 in 1 partitions, 0 open, 0 done beyond, ended now",
+    ]
+    assert "billing" not in report(real_url, "dashboard")
+
+
+def test_dashboard_of_an_app_shows_what_holds_up_the_commits_of_a_group(
+    real_url: str, make: Callable[..., Acker]
+) -> None:
+    acker = make("orders")
+    now_ms = acker.dead_letters.now_ms()
+    numbers = {"end": 9, "committed": 9, "done_beyond": 0, "open": 0, "oldest_open": None, "letters_not_copied": 0}
+    numbers["time_ms"] = now_ms
+    old = {**numbers, "time_ms": now_ms - 3_600_000}
+    KafkaProgress(app_of(acker).client, "orders", "billing").write({
+        "t/0": {**numbers, "letters_not_copied": 3},
+        "t/1": {**numbers, "letters_not_copied": 4, "problem": "no\x1bbroker"},
+        "t/2": {**numbers, "ended": True},
+        **{f"t/{number}": old for number in (3, 4, 5)},
+    })  # fmt: skip
+    shown = report(real_url, "dashboard", "orders").splitlines()
+    at = next(number for number, line in enumerate(shown) if line.startswith("group billing"))
+    assert shown[at + 1 :] == [
+        "  4 without a driver, so their numbers are old: t/2, t/3, t/4, ...",
+        "  7 dead letters are not copied yet, and their offsets wait",
+        "  offsets are not committed, t/1: no?broker",
+    ]
+
+
+def test_exporter_report_has_the_lag_of_partitions(real_url: str, make: Callable[..., Acker]) -> None:
+    progress_of_groups(make("orders"))
+    flat = report(real_url, "exporter").splitlines()
+    found = dict(zip(flat[::2], map(float, flat[1::2]), strict=True))
+    prefix = "orders:kafka:"
+    found = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
+    assert all(found.pop(f"billing:t/{number}:progress_age_seconds") < 60 for number in (0, 1))
+    assert found == {
+        "billing:t/0:lag": 41, "billing:t/0:open": 2, "billing:t/0:done_beyond": 39,
+        "billing:t/1:lag": 0, "billing:t/1:open": 0, "billing:t/1:done_beyond": 0,
+        "shipping:t/0:lag": 0, "shipping:t/0:open": 0, "shipping:t/0:done_beyond": 0,
+    }  # fmt: skip
+
+
+def test_reports_show_the_groups_that_were_written_last(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    """Names of earlier programs stay in the hash of groups."""
+    progress_of_groups(make("orders"))
+    raw.hset("acker:{orders}:kafka_groups", mapping={f"old-{number}": number for number in range(60)})
+    assert "group billing" in report(real_url, "dashboard", "orders")
+    raw.hset("acker:{orders}:kafka_groups", mapping={f"new-{number}": 1 << 60 for number in range(20)})
+    assert "group billing" not in report(real_url, "dashboard", "orders")
+
+
+def test_reports_show_a_bounded_number_of_partitions(real_url: str, make: Callable[..., Acker]) -> None:
+    acker = make("orders")
+    progress_of_groups(acker)
+    numbers = {"end": 1, "committed": 0, "done_beyond": 0, "open": 0, "oldest_open": None, "letters_not_copied": 0}
+    many = {f"t/{number}": {**numbers, "time_ms": 0} for number in range(1001)}
+    KafkaProgress(app_of(acker).client, "orders", "huge").write(many)
+    shown = report(real_url, "dashboard", "orders")
+    assert "group billing" in shown
+    assert "group huge" not in shown
+
+
 def test_a_report_that_is_not_there_is_not_printed() -> None:
     shown = CliRunner().invoke(app, ["script", "stuck"])
     assert (shown.exit_code, shown.stdout) == (2, "")
@@ -510,3 +655,25 @@ def test_dashboard_of_many_buckets_and_lanes_makes_bounded_calls(url: str, raw: 
     assert found["pending"] == 1000
     assert memory / 3 < found["memory_bytes"] < memory * 3
     assert sum(stat["calls"] for stat in raw.info("commandstats").values()) < 12_000
+
+
+def test_dashboard_shows_emissions_without_a_count_while_their_lane_is_held(
+    real_url: str, raw: Any, make: Callable[..., Acker]
+) -> None:
+    app = app_of(make("orders"))
+    app.note_end(End("run-1", 0, "begun", emission=3, job="acker:orders:run-1:3"), lane=0)
+    app.note_end(End("run-2", 1, "begun"), lane=1)
+    text = "orders run run-1: emission 3 since "
+    assert text not in report(real_url, "dashboard")
+    for lane in (0, 1):
+        raw.set(f"acker:{{orders}}:lane:{lane}", "run host:1")
+    for arguments in ((), ("orders",)):
+        shown = " ".join(report(real_url, "dashboard", *arguments).split())
+        assert text in shown and ", jobs acker:orders:run-1:3, messages not counted yet" in shown
+        assert "run-2: emission" not in shown
+    (row,) = json.loads(report(real_url, "dashboard", "--json"))["apps"]
+    (begun,) = row["uncounted"]
+    assert begun == {"run_id": "run-1", "emission": 3, "job": "acker:orders:run-1:3", "since_ms": begun["since_ms"]}
+    app.note_end(End("run-1", 0, "begun"), lane=0)
+    assert "messages not counted yet" not in report(real_url, "dashboard")
+    assert "uncounted" not in json.loads(report(real_url, "dashboard", "--json"))["apps"][0]

@@ -85,6 +85,7 @@ class Oracle:
         self.completed: list[tuple[int, list[int]]] = []
         self._put_at: dict[int, int] = {}
         self._acked: dict[int, set[int]] = {}
+        self._closing: set[int] = set()
 
     def send(self, updates: Iterable[Update], idempotency_key: str | None) -> Sent:
         """One batch. A call whose idempotency key lives in any dedup window of the ring changes nothing."""
@@ -104,7 +105,8 @@ class Oracle:
                         self._idempotency_keys[name] = (self.tick, content)
                     self.stats["duplicate_inits"] += repeats
                     applied += sum(self._apply(update, root, val) for root, val in own.items())
-                    self._forget_blocks()  # behind all of them: a call changes a block once
+                    self._renew_closed()  # these behind all of them: a call changes a block once
+                    self._forget_blocks()
                 repeats = 0
         return Sent(applied, seen, reused)
 
@@ -186,9 +188,7 @@ class Oracle:
         tree = self.trees[root]
         if reason == "failed":
             tree.closed = True
-            others = (tree for other, tree in self.trees.items() if _block(other) == _block(root))
-            if not any(one.state == "owned" for one in others):
-                self._put(root)
+            self._closing.add(root)
             self.stats["closed"] += 1
         else:
             del self.trees[root]
@@ -197,6 +197,14 @@ class Oracle:
         if reason is None:
             self.completed.append((root, tree.vals))
             self._acked.setdefault(_block(root), set()).add(root)
+
+    def _renew_closed(self) -> None:
+        """Put the blocks of roots that a call closed, unless one that is owned at its end keeps its timeout."""
+        for root in self._closing:
+            others = (tree for other, tree in self.trees.items() if _block(other) == _block(root))
+            if not any(one.state == "owned" for one in others):
+                self._put(root)
+        self._closing.clear()
 
     def _put(self, root: int) -> None:
         self._put_at[_block(root)] = self.tick

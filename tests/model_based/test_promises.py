@@ -16,7 +16,7 @@ from acker_redis.model import ids
 from tests.support.leaks import assert_no_leaks, run_out
 
 PROFILE = settings(
-    max_examples=40,
+    max_examples=20,
     deadline=None,
     derandomize=True,
     print_blob=True,

@@ -15,15 +15,42 @@ SEEDS = (4, 5, 7, 8, 10, 12, 13, 23, 27, 28, 30)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_random_pipeline_has_exact_outcomes(seed: int, spark: "SparkSession", url: str, tmp_path: Path) -> None:
+def test_random_pipeline_has_exact_outcomes(
+    seed: int, spark: "SparkSession", url: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     """No false completion, nothing dead-lettered that was written, one outcome per root, harmless operators do no harm."""
     from tests.model_based.pipelines.judge import judge
     from tests.model_based.pipelines.pipeline import draw
     from tests.model_based.pipelines.play import play
 
     pipeline = draw(seed)
+    if pipeline.loses_shuffle_files:
+        request.getfixturevalue("loses_executor")
     faults = judge(pipeline, play(pipeline, spark, url, tmp_path / "run"))
     assert not faults, "\n".join(["", str(pipeline), *map(str, faults[:5])])
+
+
+@pytest.mark.classic("a client can't see the plan that ran, so it reads the ids first")
+@pytest.mark.parametrize("seed", [8, 12, 23, 28, 30])
+def test_random_pipeline_that_tells_its_ids_ends_as_if_they_were_read_first(
+    seed: int, spark: "SparkSession", url: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Both ways are exact, and their messages end alike."""
+    from tests.model_based.pipelines.judge import judge
+    from tests.model_based.pipelines.pipeline import draw
+    from tests.model_based.pipelines.play import play
+
+    pipeline = draw(seed).with_ids_in_range()
+    if pipeline.loses_shuffle_files:
+        request.getfixturevalue("loses_executor")
+    ends = []
+    for reads_ids in (False, True):
+        played = play(pipeline, spark, url, tmp_path / str(reads_ids), reads_ids=reads_ids)
+        faults = judge(pipeline, played)
+        assert not faults, "\n".join(["", str(pipeline), *map(str, faults[:5])])
+        letters = None if played.result is None else sorted(played.result.dead_letters)
+        ends.append((type(played.error), letters))
+    assert ends[0] == ends[1]
 
 
 def test_judge_detects_missing_duplicate_and_wrong_outcomes(spark: "SparkSession", url: str, tmp_path: Path) -> None:

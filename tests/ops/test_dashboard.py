@@ -1,6 +1,7 @@
 """The dashboard, for programs and on the command line: of a single server, and of the nodes of a cluster."""
 
 import json
+import re
 from contextlib import ExitStack
 from typing import Any
 
@@ -77,8 +78,8 @@ def test_pending_command_groups_roots_by_component(url: str, connect: Any) -> No
     fill(connect(app="orders"))
     shown = run("pending", "--app", "orders", "--redis", url, "--oldest", "1").output.splitlines()
     assert shown[0] == "orders: 900 pending, 900 examined, from those added longest ago"
-    assert shown[1].startswith("parse  500 roots (56 %), oldest 0.")
-    assert shown[3].startswith("(no component yet)  400 roots (44 %), oldest 0.")
+    assert re.match(r"parse  500 roots \(56 %\), oldest \d", shown[1])
+    assert re.match(r"\(no component yet\)  400 roots \(44 %\), oldest \d", shown[3])
     asked = ("pending", "--app", "orders", "--redis", url)
     for options, roots in (((), 3), (("--by-component",), 0), (("--by-component", "--oldest", "2"), 2)):
         values = json.loads(run(*asked, *options, "--json").output)

@@ -10,6 +10,7 @@ import redis
 from typer.testing import CliRunner
 
 from acker_redis import Acker, Limits
+from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.client import server_info
 from acker_redis.client.client import Client
@@ -177,6 +178,17 @@ def test_pending_roots_near_the_limit_are_graded(server: Server, acker: Acker, p
     client.close()
     assert (state.state == "FULL") == (pending == 100)
     assert ("as many as its limit allows" in run("status", "--redis", server.url).output) == (pending == 100)
+
+
+@pytest.mark.parametrize(("used", "grade"), [(74, "ok"), (75, "warning"), (100, "bad")])
+def test_state_near_its_limit_is_graded(server: Server, acker: Acker, used: int, grade: str) -> None:
+    assert ("orders", "state limit") not in found_on(server)
+    acker.admin.set_limits(Limits(max_state_bytes=100))
+    state = app_of(acker).topology_state("words")
+    turn = state.turn(state.open({})[0], 1)
+    assert turn.commit([turn.write("count:0", "one", {b"k": b"v" * (used - 1)})]) == 0
+    finding = found_on(server)["orders", "state limit"]
+    assert (finding.grade, finding.text) == (grade, f"{used} of 100 bytes of state of topologies ({used}%)")
 
 
 def test_app_without_pending_limit_has_no_limit_finding(server: Server, acker: Acker) -> None:

@@ -30,6 +30,8 @@ from acker_redis.ops.rotation_check import check
 from acker_redis.ops.rotator import Rotator
 from acker_redis.spout.in_flight import Emission
 from acker_redis.store.dead_letter import DeadLetter
+from acker_redis.store.topology_state import Status
+from acker_redis.store.turns import Claim
 from acker_redis.testing.server import Server
 from tests.acker.test_open_existing import fill, look
 from tests.support.rounds import full_round, take
@@ -97,6 +99,39 @@ def test_spout_user_runs_every_operation_of_its_app(
     with Acker.open_existing(url, "orders") as attached:
         assert attached.stats().pending == 1
     assert [health.healthy for health in check(url, ["orders"])] == [True]
+
+
+def test_users_claim_and_close_the_turns_of_topologies(
+    login: Callable[..., str], open_acker: Callable[..., Acker], refuses: Callable[..., None]
+) -> None:
+    spout = app_of(open_acker(login(Role.SPOUT), app="orders")).turn("run", 1)
+    spout.open()
+    url = login(Role.EXECUTOR)
+    with Acker.open_existing(url, "orders") as attached:
+        executor = app_of(attached).turn("run", 1)
+        assert executor.claim(0, b"digest") is Claim.CLAIMED
+        executor.sent(0, b"digest")
+    spout.keep()
+    assert not spout.close()
+    refuses(url, ("HSET", "acker:{other}:turn:run:1", "state", "closed"))
+
+
+def test_users_change_and_commit_the_state_of_topologies(
+    login: Callable[..., str], open_acker: Callable[..., Acker], refuses: Callable[..., None]
+) -> None:
+    driver = app_of(open_acker(login(Role.SPOUT), app="orders")).topology_state("words")
+    epoch, _ = driver.open({"count": "shape"})
+    url = login(Role.EXECUTOR)
+    with Acker.open_existing(url, "orders") as attached:
+        state = app_of(attached).topology_state("words")
+        unnamed = state.turn(epoch, 1).write("count:0", "one", {b"a": b"1"})
+        assert driver.turn(epoch, 1).close()
+        named = state.turn(epoch, 2).write("count:0", "two", {b"a": b"2"})
+        assert state.turn(epoch, 2).commit([named]) is Status.OPEN
+        assert state.turn(epoch, 3).load("count:0") == named.attempt_id != unnamed.attempt_id
+        assert state.turn(epoch, 3).read("count:0", [b"a"]) == [b"2"] and state.turn(epoch, 3).count("count:0") == 1
+        assert list(state.turn(epoch, 3).read_all("count:0")) == [{b"a": b"2"}]
+    refuses(url, ("HSET", "acker:{other}:state:words", "epoch", "7"))
 
 
 def emit(acker: Acker, emission: Emission) -> None:

@@ -98,8 +98,8 @@ def test_acked_roots_emit_spans_only_when_slow(
     spout.add(np.arange(64))
     emission = spout.next_emission()
     assert emission is not None
-    acker.init_many(emission.roots, emission.roots, 0)
-    acker.ack_many(emission.roots[:40], emission.roots[:40])
+    acker.init_many(emission.roots[:40], np.zeros(40, np.int64), 0)  # done at once, however busy the machine is
+    acker.init_many(emission.roots[40:], emission.roots[40:], 0)
     begun_ms = acker.dead_letters.now_ms()  # by the server's clock, as ages are
     wait_until(lambda: acker.dead_letters.now_ms() - begun_ms > 250, "the roots are old")
     acker.ack_many(emission.roots[40:], emission.roots[40:])
@@ -108,7 +108,7 @@ def test_acked_roots_emit_spans_only_when_slow(
     spans = exporter.get_finished_spans()
     assert {attributes(span)["acker.message_id"] for span in spans} == set(range(40, 64))
     assert {span.name for span in spans} == {"acker acked"}
-    assert all(0.2 < secs(span) < 20 and span.status.is_unset for span in spans)
+    assert all(0.2 < secs(span) < 300 and span.status.is_unset for span in spans)
 
 
 def test_identical_outcomes_emit_at_most_a_hundred_spans(

@@ -26,6 +26,7 @@ OPTIONAL = (
     "prometheus_client",
     "opentelemetry",
     "textual",
+    "confluent_kafka",
 )
 
 
@@ -75,7 +76,15 @@ def test_worker_modules_import_no_modules_of_the_spark_driver(name: str) -> None
     }
 
 
-@pytest.mark.parametrize("statement", ["import acker_redis", "import acker_redis.spout.spout, acker_redis.ops.rotator"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import acker_redis",
+        "import acker_redis.spout.spout, acker_redis.ops.rotator",
+        "import acker_redis.storm",
+        "import acker_redis.kafka.producer",
+    ],
+)
 def test_the_library_imports_without_any_optional_package(statement: str) -> None:
     program = f"""
 import sys

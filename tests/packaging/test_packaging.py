@@ -5,17 +5,15 @@ import re
 import subprocess
 import sys
 import tarfile
-import venv
 import zipfile
 from email.message import Message
-from importlib import metadata
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
 
 import acker_redis
 from acker_redis.client import scripts
+from tests.support.environments import create
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,12 +82,7 @@ def test_sdist_contains_all_sources_of_the_wheel(sdist: Path, wheel: Path) -> No
 def test_installed_wheel_works_with_its_requirements_only(wheel: Path, about: Message, tmp_path: Path) -> None:
     """What it needs comes from this environment's folders, the library itself from the wheel."""
     folder = tmp_path / "venv"
-    venv.create(folder)
-    (site,) = folder.glob("lib/python*/site-packages")
-    for name in needed(about.get_all("Requires-Dist", []), [""]):
-        distribution = metadata.distribution(name)
-        for top in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
-            (site / top).symlink_to(str(distribution.locate_file(top)))
+    site = create(folder, about.get_all("Requires-Dist", []))
     pip = f"-m pip --python {folder}/bin/python install --quiet --no-index --no-deps {wheel}"
     assert run_alone(sys.executable, *pip.split()) == ""
     assert run_alone(folder / "bin" / "acker-redis", "--version") == f"acker-redis {acker_redis.__version__}\n"
@@ -103,16 +96,6 @@ assert not any(name in sys.modules for name in ("pyspark", "fakeredis", "pandas"
 """
     shown = run_alone(folder / "bin" / "python", "-W", "error", "-c", program)
     assert shown.split() == [str(site / "acker_redis" / "client" / "scripts.py"), *scripts.NAMES]
-
-
-def needed(requirements: list[str], extras: list[str]) -> set[str]:
-    """The distributions behind these requirements, with the extras that they name."""
-    names: set[str] = set()
-    for requirement in map(Requirement, requirements):
-        if requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in extras):
-            theirs = metadata.requires(requirement.name) or []
-            names |= {requirement.name, *needed(theirs, ["", *requirement.extras])}
-    return names
 
 
 def run_alone(program: Path | str, *arguments: str) -> str:

@@ -27,12 +27,14 @@ def start(tmp_path: Path):
     programs.mkdir()
     (tmp_path / "here").mkdir()
 
-    def starting(venv: str = "true", pip: str = "true", python: str = "", **others: str) -> subprocess.Popen[str]:
+    def starting(
+        *arguments: str, venv: str = "true", pip: str = "true", python: str = "", **others: str
+    ) -> subprocess.Popen[str]:
         for name, text in {"python": python or WORKING.format(venv=venv, pip=pip), **others}.items():
             (programs / name).write_text(text)
             (programs / name).chmod(0o755)
         return subprocess.Popen(
-            ["sh", str(ROOT / ".ci" / "set-up"), "python", "made"], cwd=tmp_path / "here", text=True,
+            ["sh", str(ROOT / ".ci" / "set-up"), "python", "made", *arguments], cwd=tmp_path / "here", text=True,
             env={**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, process_group=0,
         )  # fmt: skip
@@ -74,12 +76,12 @@ def test_set_up_names_missing_requirement_and_leaves_no_files(
 
 def test_newer_python_is_used_with_a_warning(start) -> None:
     newer = WORKING.format(venv="true", pip="true").replace(
-        "*) exec", '*"(3, 14)"*) exit 1 ;;\n  --version) echo Python 3.14.0 ;;\n  *) exec'
+        "*) exec", '*"(3, 15)"*) exit 1 ;;\n  --version) echo Python 3.15.0 ;;\n  *) exec'
     )
     process = start(python=newer)
     shown, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert "Python 3.14.0 is newer than what this was tried with" in shown
+    assert "Python 3.15.0 is newer than what this was tried with" in shown
 
 
 @pytest.mark.parametrize("version", [(3, 11, 0), (3, 13, 9)])
@@ -99,13 +101,41 @@ def test_tested_python_version_is_used_without_warning(start, version: tuple[int
     assert "newer" not in shown
 
 
+def test_set_up_for_a_spark_version_pins_it_beside_the_other_constraints(start, tmp_path: Path) -> None:
+    here = tmp_path / "here"
+    (here / ".ci").mkdir()
+    (here / ".ci" / "spark-versions").write_text(
+        "# tried\npyspark==4.0.5 pandas==2.2.3\npyspark==4.1.4 pandas==3.1.1\n"
+    )
+    (here / "constraints.txt").write_text(
+        "numpy==2.4.6\npandas==2.3.3\npy4j==0.10.9.9\npyarrow==26.0.1\npyspark==4.3.0\n"
+    )
+    process = start("4.0", pip='printf "%s " "$@" >asked')
+    shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, shown
+    assert (here / "asked").read_text().split()[-4:] == ["-c", "made/constraints.txt", "-e", ".[spark-tests]"]
+    pins = (here / "made" / "constraints.txt").read_text().splitlines()
+    assert pins == ["pyspark==4.0.5", "pandas==2.2.3", "numpy==2.4.6", "pyarrow==26.0.1"]
+
+
+@pytest.mark.parametrize("version", ["3.5", "4", "4.0.5", "4.00"])
+def test_set_up_refuses_a_spark_version_that_is_not_tried(start, tmp_path: Path, version: str) -> None:
+    (tmp_path / "here" / ".ci").mkdir()
+    (tmp_path / "here" / ".ci" / "spark-versions").write_text("pyspark==4.0.5 pandas==2.2.3\n")
+    process = start(version)
+    shown, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert f"Spark {version} is not among the versions that are tried here" in shown
+    assert not (tmp_path / "here" / "made").exists()
+
+
 def test_interrupted_set_up_leaves_no_files(start, tmp_path: Path) -> None:
-    process = start(pip="touch under-way; exec sleep 60")
+    process = start(pip="touch under-way; exec sleep 600")
     under_way = tmp_path / "here" / "under-way"
     wait_until(under_way.exists, "it is under way")
     under_way.unlink()
     os.killpg(process.pid, signal.SIGINT)
-    shown, _ = process.communicate(timeout=30)
+    shown, _ = process.communicate(timeout=60)
     assert process.returncode == 130, shown
     assert "nothing is left of made" in shown
     assert list((tmp_path / "here").iterdir()) == []

@@ -19,9 +19,11 @@ from pyspark.sql import functions as F
 from acker_redis import AckerError, NotExactError, NotProvenError, PipelineError
 from acker_redis.spark import FlatMapOutput, Tracker
 from acker_redis.spark.protocol.columns import TRACKING
+from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spout.retry import RetryPolicy
 from tests.support.spark.cases import CHILD, IDS, Case, MakeCase, Row, by_message
 from tests.support.spark.faults import fan_out, kill_self, once, raise_error
+from tests.support.spark.versions import COUNTS_ONCE, VIEWS_OVER_CONNECT
 
 pytestmark = pytest.mark.spark
 
@@ -110,13 +112,12 @@ def local_checkpoint(run: Case, frame: DataFrame, name: str) -> DataFrame:
 
 
 def reliable_checkpoint(run: Case, frame: DataFrame, name: str) -> DataFrame:
-    run.spark.sparkContext.setCheckpointDir(str(run.folder / "checkpoints"))
     return frame.checkpoint()
 
 
 def through_parquet(run: Case, frame: DataFrame, name: str) -> DataFrame:
     path = str(run.folder / f"through-{name}")
-    frame.write.parquet(path)
+    frame.write.mode("overwrite").parquet(path)  # over Spark Connect, the pipeline runs twice
     return frame.sparkSession.read.parquet(path)
 
 
@@ -146,13 +147,18 @@ def test_stored_rows_with_failed_writes_are_exact_or_refused(
     through: Callable[[Case, DataFrame, str], DataFrame],
     shape: Callable[[Case, Tracker, DataFrame], DataFrame],
 ) -> None:
-    """Exact, or refused because what was dropped isn't known any more; never acked with rows unwritten."""
+    """Exact, or refused because what was dropped isn't known any more; never acked with rows unwritten.
+
+    What isn't known is a mistake in a classic session, and tried again over Spark Connect until the run ends.
+    """
     for lossy in (False, True):
         run = case(n=24)
         ended = run.run(partial(through_and_written, run, through, shape, lossy), retry=ONCE)
         ended.check({id: two(id) for id in range(24)}, run.written(name="rows"))
         if lossy or ended.error is not None:
-            assert isinstance(ended.error, NotExactError)
+            assert ended.error is not None
+            why = ended.error.__cause__ or ended.error
+            assert isinstance(why, (NotExactError, NotProvenError) if is_connect(run.spark) else NotExactError)
             assert not ended.notified
         else:
             assert set(ended.letters) == {1, 9, 17}
@@ -172,7 +178,6 @@ def through_and_written(
 
 def test_checkpointed_rows_with_failed_writes_are_exact(case: MakeCase) -> None:
     run = case(n=24)
-    run.spark.sparkContext.setCheckpointDir(str(run.folder / "checkpoints"))
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         some = tracker.filter(messages, "id % 5 > 0")
@@ -263,7 +268,9 @@ def drawn(batch: pa.RecordBatch) -> FlatMapOutput:
     return FlatMapOutput(pa.record_batch({"id": ids[parents], "child": places, "of": of}), parents)
 
 
-@pytest.mark.parametrize("lost", ["between", "within"])
+@pytest.mark.parametrize(
+    "lost", ["between", pytest.param("within", marks=pytest.mark.classic("only a JVM drops single blocks"))]
+)
 def test_lost_cached_random_rows_never_mix_two_draws(case: MakeCase, lost: str) -> None:
     """Each sink has all rows of one drawing of each message."""
     run = case(n=60)
@@ -280,7 +287,8 @@ def test_lost_cached_random_rows_never_mix_two_draws(case: MakeCase, lost: str) 
         tracker.write(derived, run.append("again"))
 
     ended = run.run(pipeline, retry=ONCE)
-    assert ended.error is None or isinstance(ended.error, (NotExactError, NotProvenError)), ended.error
+    why = ended.error and (ended.error.__cause__ or ended.error)
+    assert why is None or isinstance(why, (NotExactError, NotProvenError)), why
     for name in ("out", "again"):
         for id, rows in by_message(run.written("id", "child", "of", name=name)).items():
             if id in ended.acked:
@@ -380,14 +388,22 @@ def test_inspecting_rows_does_not_change_outcomes(case: MakeCase, capsys: pytest
         look(run, messages)
         derived = tracker.flat_map_arrow(messages, partial(fan_out, 2), CHILD)
         look(run, derived)
-        derived.createOrReplaceTempView("derived")
-        checked = tracker.fail_where(run.spark.sql("SELECT * FROM derived"), "id = 7 AND child = 1", "seven")
+        checked = tracker.fail_where(selected(derived), "id = 7 AND child = 1", "seven")
         tracker.write(checked, run.append())
         look(run, checked)
 
     ended = run.done(pipeline, retry=ONCE)
     ended.check({id: two(id) if id else [] for id in range(60)}, run.written())
     assert (len(ended.acked), list(ended.letters), ended.emissions) == (59, [7], 1)
+
+
+def selected(rows: DataFrame) -> DataFrame:
+    """The same rows by SQL from a view, where a run may read one."""
+    session = rows.sparkSession
+    if is_connect(session) and not VIEWS_OVER_CONNECT:
+        return session.sql("SELECT * FROM {rows}", rows=rows)
+    rows.createOrReplaceTempView("derived")
+    return session.sql("SELECT * FROM derived")
 
 
 HARMFUL: dict[str, Callable[[DataFrame], DataFrame]] = {
@@ -431,6 +447,11 @@ def test_untracked_row_drops_or_copies_ack_nothing(case: MakeCase, kind: str) ->
     assert "derived from the 60 messages are missing or duplicated" in text or kind == "where-of-all"
 
 
+def ordered(frame: DataFrame) -> DataFrame:
+    """By an exchange of ranges, where Spark counts once below it."""
+    return frame.orderBy("id") if COUNTS_ONCE else frame.repartition("id")
+
+
 DROPPING: dict[str, Callable[[Tracker, DataFrame], DataFrame]] = {
     "all": lambda tracker, rows: tracker.filter(rows, "id < 0"),
     "a constant": lambda tracker, rows: tracker.filter(rows, "false"),
@@ -452,7 +473,7 @@ DROPPING: dict[str, Callable[[Tracker, DataFrame], DataFrame]] = {
         rows, partial(fan_out, 0), CHILD
     ).repartition(2),
     "filter, order, filter": lambda tracker, rows: tracker.filter(
-        tracker.filter(rows, "id % 3 > 0").orderBy("id"), "id > 50"
+        ordered(tracker.filter(rows, "id % 3 > 0")), "id > 50"
     ),
 }
 
@@ -497,6 +518,7 @@ def test_empty_emissions_and_partitions_complete(case: MakeCase, n: int) -> None
 
 
 @pytest.mark.parametrize("lags", ["before", "between"])
+@pytest.mark.classic("the listener bus is that of a JVM")
 def test_lagging_listener_bus_keeps_outcomes_exact(case: MakeCase, lags: str) -> None:
     """The bus is held up before and while an action runs, and let go after longer than one looks for a metric."""
     run = case(n=20)
@@ -569,9 +591,9 @@ def nothing(writer: DataFrameWriter) -> None:
     "write",
     [
         nothing,
-        lambda writer: writer._df.count(),
-        lambda writer: writer._df.collect(),
-        lambda writer: writer._df.where("id > 3").write.format("noop").mode("append").save(),
+        lambda writer: writer._rows.count(),
+        lambda writer: writer._rows.collect(),
+        lambda writer: writer._rows.where("id > 3").write.format("noop").mode("append").save(),
     ],
 )
 def test_metrics_of_another_execution_ack_nothing(case: MakeCase, write: Callable[[DataFrameWriter], object]) -> None:
@@ -580,7 +602,7 @@ def test_metrics_of_another_execution_ack_nothing(case: MakeCase, write: Callabl
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         tracker.write(messages, write)
 
-    assert "no execution that wrote its rows" in run.refused(pipeline, NotExactError)
+    assert "the function called no method of the writer that writes" in run.refused(pipeline, NotExactError)
 
 
 def test_metrics_of_another_sink_or_emission_ack_nothing(case: MakeCase) -> None:
@@ -599,7 +621,7 @@ def test_metrics_of_another_sink_or_emission_ack_nothing(case: MakeCase) -> None
         tracker.write(messages, keeping)
         tracker.write(messages, again)
 
-    assert "no execution that wrote its rows" in run.refused(pipeline, NotExactError)
+    assert "the function called no method of the writer that writes" in run.refused(pipeline, NotExactError)
     other = case(n=10)
     frames: list[DataFrame] = []
 

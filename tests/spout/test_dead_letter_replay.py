@@ -1,6 +1,5 @@
 """Dead letters that are replayed: no message is lost, whichever process dies, and whenever."""
 
-import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -186,17 +185,21 @@ def test_dead_letters_written_during_replay_are_not_replayed() -> None:
 
 def test_replay_keeps_the_given_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
+    clock = SimpleNamespace(now=1000.0)
+
+    def monotonic() -> float:
+        """Each part takes a quarter of a second."""
+        clock.now += 0.25
+        return float(clock.now)
+
     # The module's own, as other threads of this process may sleep, too.
-    monkeypatch.setattr(
-        "acker_redis.store.dead_letters.time", SimpleNamespace(sleep=slept.append, monotonic=time.monotonic)
-    )
+    monkeypatch.setattr("acker_redis.store.dead_letters.time", SimpleNamespace(sleep=slept.append, monotonic=monotonic))
     acker = fake_acker()
     acker.dead_letters.add([letter(number) for number in range(25)])
     steps: list[int] = []
     assert acker.dead_letters.replay(per_sec=10, progress=steps.append) == 25
     assert steps == [10, 10, 5]
-    assert len(slept) == 2
-    assert all(0 < secs <= 1 for secs in slept)
+    assert slept == [0.75, 0.75]
     with pytest.raises(BadBatchError, match="per_sec"):
         acker.dead_letters.replay(per_sec=0)
 
@@ -261,3 +264,18 @@ def test_dead_letter_has_time_of_first_emission() -> None:
     assert kept.first_secs is not None
     assert abs(written_secs - kept.first_secs) <= 30  # and not by the second attempt's clock
     assert np.all(made.state.pending_notifications == [])
+
+
+def test_requests_of_a_spout_that_is_gone_are_taken_over_by_one_that_knows_the_letters() -> None:
+    acker = fake_acker(lanes=3)
+    ours = [letter(number, spout_id=1, place="ours") for number in (1, 2)]
+    acker.dead_letters.add([*ours, letter(3, spout_id=1, place="theirs"), letter(4, spout_id=0, place="theirs")])
+    assert acker.dead_letters.replay() == 4
+    made = taker(acker, identify=lambda letter: letter.message_id + 100 if letter.place == "ours" else None)
+    made.take_over_replays([1, 2])
+    assert (acker.dead_letters.replaying(0), acker.dead_letters.replaying(1)) == (3, 1)
+    made.claim_replays()
+    settle(made)
+    assert left(acker) == [(3, "before"), (4, "before")]
+    assert (acker.dead_letters.replaying(0), acker.dead_letters.replaying(1)) == (1, 1)
+    assert made.counts.acked == 2

@@ -3,6 +3,7 @@
 import logging
 from itertools import chain
 from threading import Event
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -502,3 +503,28 @@ def test_step_with_last_outcome_notices_end_of_emission() -> None:
         may_end.set()
         loop.step(60_000)
         assert loop.emission is None
+
+
+def test_error_of_the_last_emission_is_raised_as_it_is() -> None:
+    """All its messages are done, so nothing makes up for it."""
+    acker, may_end = fake_acker(), Event()
+    made = spout(acker, messages=1)
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.zeros(1, np.int64), 0)
+        may_end.wait(60)
+        raise LookupError("typo")
+
+    with pytest.raises(LookupError, match="typo"), SpoutLoop(made, emit) as loop:
+        while loop.emission is None or made.pending:
+            loop.step(0)
+        may_end.set()
+
+
+def test_interrupt_at_the_end_is_raised_in_place_of_an_emissions_error() -> None:
+    loop = SpoutLoop(spout(fake_acker(), messages=1), lambda _: None)
+    loop.start()
+    loop._emitter.job_failed(LookupError("typo"), 1)
+    loop._emitter.wait = Mock(side_effect=KeyboardInterrupt)  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        loop.stop()

@@ -1,5 +1,6 @@
 """The spout's bookkeeping, on an acker in memory."""
 
+import gc
 import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -17,6 +18,7 @@ from acker_redis import (
     ServerOutOfMemoryError,
 )
 from acker_redis.acker import app_of
+from acker_redis.errors import InvalidTopologyError
 from acker_redis.ledger.outcomes.decoding import OutcomeBatch, Receipt
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
 from acker_redis.spout.in_flight import Emission
@@ -38,11 +40,13 @@ def steps(work: Callable[[], object]) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # finalizers of what earlier tests left would count, too
     sys.settrace(trace)
     try:
         work()
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 
@@ -71,6 +75,22 @@ def test_failed_and_timed_out_messages_get_fresh_roots_at_replay() -> None:
     assert again.attempts.tolist() == [1, 1]
     assert not set(again.roots.tolist()) & set(first.roots.tolist())
     assert again.number == first.number + 1
+
+
+def test_cause_of_a_message_is_that_of_its_last_attempt() -> None:
+    acker = fake_acker()
+    made = spout(acker)
+    first = emit(made)
+    assert made.state.causes_of(first.message_ids) == {}
+    acker.fail(int(first.roots[0]), reason="broken", component="parse")
+    made.poll()
+    wanted = {int(first.message_ids[0]): ("failed", "parse")}
+    assert made.state.causes_of(first.message_ids) == wanted
+    again = emit(made)
+    assert made.state.causes_of(first.message_ids) == wanted  # while the next attempt runs
+    acker.ack(int(again.roots[0]), 7)
+    made.poll()
+    assert made.state.causes_of(first.message_ids) == {}
 
 
 def test_late_ack_of_old_attempt_does_not_settle_new_attempt() -> None:
@@ -656,3 +676,8 @@ def test_held_messages_wait_for_their_delay_unless_lost() -> None:
     assert made.next_emission() is None
     made.state.lose_all(0.0)
     assert emit(made).message_ids.tolist() == first.message_ids[1:].tolist()
+
+
+def test_spout_of_a_topology_that_derives_from_the_wrong_class_is_refused() -> None:
+    with pytest.raises(InvalidTopologyError, match=r"Derive it from acker_redis\.storm\.Spout"):
+        type("Lines", (Spout,), {"outputs": ["line"]})

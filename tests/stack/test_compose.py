@@ -107,8 +107,9 @@ def test_profiles_select_their_services() -> None:
     usual = selected(SERVICES, frozenset())
     assert {"redis", "rotator-1", "rotator-2", "spark-master", "spark-worker", "job", "stream"} <= usual.keys()
     assert {profile for service in SERVICES.values() for profile in service.profiles} == {
-        "monitoring", "valkey", "sentinel", "cluster",
+        "monitoring", "kafka", "valkey", "sentinel", "cluster",
     }  # fmt: skip
+    assert selected(SERVICES, frozenset({"kafka"})).keys() == {"kafka"}
     assert selected(SERVICES, frozenset({"valkey"})).keys() == {"valkey", "valkey-functions", "valkey-rotator"}
 
 

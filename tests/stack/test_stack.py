@@ -6,10 +6,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from acker_redis.testing import wait_until
+from tests.support.kafka import required as required_kafka
 from tests.support.servers import required
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,6 +64,35 @@ def test_profile_starts_every_server_and_stops_every_process(profile: str, serve
     assert [name for name in servers if f"\n{name}\nacker " in shown] == servers
     assert shown.count("noeviction  primary") + shown.count("noeviction  replica, link up") == len(servers)
     assert len(pids(shown)) >= 3
+    wait_until(lambda: all(map(is_gone, pids(shown))), "nothing is left")
+
+
+def test_kafka_of_the_stack_takes_records() -> None:
+    required_kafka()
+    from confluent_kafka import Producer
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+
+    process = run("--profile", "kafka")
+    assert process.stdout is not None
+    shown = ""
+    try:
+        for line in process.stdout:
+            shown += line
+            if "all are well" in line:
+                break
+        (port,) = re.findall(r"^kafka: pid \d+, port (\d+),", shown, re.MULTILINE)
+        client: Any = {"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}
+        admin = AdminClient(client)  # what it was asked ends with it
+        admin.create_topics([NewTopic("orders", 1)])["orders"].result(60)
+        told: list[object] = []
+        producer = Producer(client)
+        producer.produce("orders", b"1", on_delivery=lambda error, _: told.append(error))
+        assert producer.flush(60) == 0 and told == [None]
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        rest = end_of(process, 120)
+    assert rest.strip().endswith("ended"), shown + rest
     wait_until(lambda: all(map(is_gone, pids(shown))), "nothing is left")
 
 

@@ -39,7 +39,7 @@ def run(*arguments: str) -> Any:
 def test_limits_can_be_set_read_and_removed(source: Any, raw: Any, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders", shards=2)
     assert acker.admin.limits() == NONE
-    all_of_them = Limits(max_pending=1000, max_payload_bytes=0)
+    all_of_them = Limits(max_pending=1000, max_payload_bytes=0, max_state_bytes=10**12)
     acker.admin.set_limits(all_of_them)
     assert acker.admin.limits() == all_of_them
     parts = {int(raw.hget(f"acker:{{orders:{shard}}}:meta", "max_pending")) for shard in range(2)}
@@ -57,6 +57,7 @@ def test_limits_can_be_set_read_and_removed(source: Any, raw: Any, connect: Call
         {"max_pending": True},
         {"max_pending": 1.5},
         {"max_payload_bytes": -1},
+        {"max_state_bytes": -1},
     ],
 )
 def test_limits_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
@@ -291,10 +292,17 @@ def test_limit_command_sets_given_limits_and_keeps_the_rest(url: str, connect: C
     acker = connect(app="orders")
     of_app = ("--app", "orders", "--redis", url)
     shown = run("limit", *of_app)
-    assert (shown.exit_code, shown.output.count("no limit")) == (0, 2)
+    assert (shown.exit_code, shown.output.count("no limit")) == (0, 3)
     assert run("limit", *of_app, "--max-pending", "500").exit_code == 0
     shown = run("limit", *of_app, "--max-payload-bytes", "0", "--json")
-    assert json.loads(shown.output) == {"app": "orders", "max_pending": 500, "max_payload_bytes": 0, "pending": 0}
+    assert json.loads(shown.output) == {
+        "app": "orders",
+        "max_pending": 500,
+        "max_payload_bytes": 0,
+        "max_state_bytes": None,
+        "pending": 0,
+        "state_bytes": 0,
+    }
     assert acker.admin.limits() == Limits(500, 0)
     assert run("limit", *of_app, "--none", "--max-pending", "1").exit_code == 2
     assert run("limit", *of_app, "--max-pending", "0").exit_code == 2

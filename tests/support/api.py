@@ -8,7 +8,7 @@ from types import ModuleType
 import griffe
 
 import acker_redis
-from acker_redis import spark, testing
+from acker_redis import spark, storm, testing
 from acker_redis.ops import tracing
 from acker_redis.store.dead_letters import DeadLetters
 from acker_redis.testing import server
@@ -16,7 +16,7 @@ from acker_redis.testing import server
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "tests" / "data" / "api.txt"
 
-MODULES: tuple[ModuleType, ...] = (acker_redis, spark, testing, tracing, server)
+MODULES: tuple[ModuleType, ...] = (acker_redis, spark, storm, testing, tracing, server)
 """Where users import from."""
 
 REACHED = {"acker_redis.Acker.dead_letters": DeadLetters}

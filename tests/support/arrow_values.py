@@ -5,10 +5,13 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from tests.support.spark.versions import SPARK
+
 INTEGERS = {8: pa.int8(), 16: pa.int16(), 32: pa.int32(), 64: pa.int64()}
 OF_INTEGERS = [
     pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us"),
-    pa.duration("us"), pa.float32(), pa.float64(), pa.time64("ns"),
+    pa.duration("us"), pa.float32(), pa.float64(),
+    *([pa.time64("ns")] if SPARK >= (4, 1) else []),
 ]  # fmt: skip
 IN_SPARK = [*OF_INTEGERS, pa.null(), pa.bool_(), pa.string(), pa.binary(), pa.decimal128(38, 5), pa.decimal128(4, 2)]
 """Every simple type that Spark hands to Python."""

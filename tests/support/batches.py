@@ -1,24 +1,23 @@
-"""Tracked record batches, and a stand-in for the accumulator."""
+"""Tracked record batches, and the failures in the rows that represent failed ones."""
 
+import json
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from acker_redis.spark.protocol.columns import ROOTS, SHARE
+from acker_redis.spark.protocol.columns import FAILED, FAILURE, OUT, ROOTS, SHARE
 from acker_redis.spark.protocol.shares import MASK
-from acker_redis.spark.worker.failures import Failure
+from acker_redis.spark.worker.failures import Failure, read_failure
+
+MAX_BYTES = 1 << 20
+"""So much may be reported in most tests."""
 
 
-class ReceivedFailures(list[Failure]):
-    """Takes failures as an accumulator does."""
-
-    def add(self, failures: list[Failure]) -> None:
-        self.extend(failures)
-
-
-def received() -> Any:
-    return ReceivedFailures()
+def failures_in(rows: list[dict[str, Any]], component: str = "split") -> list[Failure]:
+    """The failures of the rows that represent failed ones; no other row may have any."""
+    assert all((row[OUT] == FAILED) == (row[FAILURE] is not None) for row in rows)
+    return [read_failure(component, json.loads(row[FAILURE])) for row in rows if row[OUT] == FAILED]
 
 
 def tracked(

@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import redis
@@ -15,6 +15,9 @@ from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server
 from tests.support.proxy import Proxy
 from tests.support.servers import REAL_KINDS, REAL_NAMES
+
+if TYPE_CHECKING:
+    from tests.support.kafka import Broker
 
 
 @pytest.fixture(params=REAL_NAMES)
@@ -37,6 +40,21 @@ def start_server() -> Iterator[Callable[..., Server]]:
     yield start
     for server in reversed(started):  # a primary that stops waits for its replicas
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def _broker() -> Iterator["Broker"]:
+    from tests.support.kafka import broker
+
+    with broker(**{"log.cleaner.backoff.ms": 200}) as started:  # a test waits for compaction
+        yield started
+
+
+@pytest.fixture(scope="module")
+def node(_broker: "Broker") -> Iterator["Broker"]:
+    """A broker of Kafka without topics, for files that neither end it nor need settings of their own."""
+    yield _broker
+    _broker.delete_topics()
 
 
 @pytest.fixture
@@ -86,10 +104,16 @@ def start_proxy() -> Iterator[Callable[[Server], Proxy]]:
 
 @pytest.fixture
 def start_sentinel() -> Iterator[Callable[..., int]]:
-    """A Sentinel that watches `service`; returns its port."""
+    """A Sentinel that watches `service`; returns its port. It takes a busy primary for dead only if a test asks for that."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(primary: Server, *lines: str, kind: str = "redis7", login: dict[str, Any] | None = None) -> int:
+    def start(
+        primary: Server,
+        *lines: str,
+        kind: str = "redis7",
+        login: dict[str, Any] | None = None,
+        down_after_ms: int = 60_000,
+    ) -> int:
         sentinel = REAL_KINDS[kind].server()  # for its free port and its folder
         config = sentinel.folder / "sentinel.conf"
         config.write_text(
@@ -99,7 +123,7 @@ def start_sentinel() -> Iterator[Callable[..., int]]:
                     "bind 127.0.0.1",
                     f"dir {sentinel.folder}",
                     f"sentinel monitor service 127.0.0.1 {primary.port} 1",
-                    "sentinel down-after-milliseconds service 500",
+                    f"sentinel down-after-milliseconds service {down_after_ms}",
                     "sentinel failover-timeout service 5000",
                     *(line.format(port=sentinel.port) for line in lines),
                 ]

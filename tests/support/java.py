@@ -16,9 +16,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 ARCHIVE = ROOT / "build" / f"spark-{version('pyspark')}.jsa"
 
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=256m"
 """For JVMs that live as long as a few tests: what the second compiler and further collectors cost does not pay. With that one
-compiler Java keeps 48 MB for code, and a session of all tests compiles the same code again and again."""
+compiler Java keeps 48 MB for code, and a session of all tests compiles the same code again and again. Room for classes
+spares the collections of the whole heap with which Java makes more."""
 
 
 def options() -> str:
@@ -44,8 +45,10 @@ def preloaded() -> dict[str, str]:
 
 
 def begin() -> subprocess.Popen[bytes] | None:
-    """Make the archive beside the tests, where there is none yet; a process that starts before it is there does without."""
-    if ARCHIVE.exists():
+    """Make what is missing of Spark's archive and Kafka's beside the tests; a process that starts before does without."""
+    from spark.support import kafka
+
+    if ARCHIVE.exists() and (kafka.archive().exists() or not kafka.are_here()):
         return None
     return subprocess.Popen(
         [sys.executable, "-m", __name__], cwd=ROOT, start_new_session=True,
@@ -62,6 +65,8 @@ def end(making: subprocess.Popen[bytes] | None) -> None:
 
 def make() -> None:
     """Run what most tests run, SQL, Python and files, and keep the classes that were loaded."""
+    if ARCHIVE.exists():
+        return
     from tests.support.spark.cluster import session
 
     ARCHIVE.parent.mkdir(exist_ok=True)
@@ -89,4 +94,7 @@ def make() -> None:
 
 
 if __name__ == "__main__":
+    from tests.support.kafka import make_archive
+
     make()
+    make_archive()

@@ -6,7 +6,7 @@ from typing import Any
 from acker_redis import Acker, Outcome
 
 _LASTING = re.compile(
-    r"acker:\{%s(:\d+\}:(meta|stats|samples|latency|(acked|failed):\d+)|\}:(config|components|limits|runs))"
+    r"acker:\{%s(:\d+\}:(meta|stats|samples|latency|(acked|failed):\d+)|\}:(config|components|limits|runs|ends|topologies))"
 )
 _META_FIELDS = {
     "generation", "tick", "num_buckets", "lanes", "clock", "max_age_ms", "tick_ms", "format", "shards", "created_ms",

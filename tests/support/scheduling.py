@@ -22,33 +22,56 @@ TOGETHER = (
     ),
     (
         "spark/streaming/test_stream_kills.py", "spark/applications/test_applications.py", "spark/runtime/test_cluster.py",
+        "storm/turns/test_cluster.py",
         "spark/applications/test_access_logs.py", "spark/applications/test_order_stream.py",
+        "spark/applications/test_sentences.py",
     ),
 )  # fmt: skip
 """Files whose programs run in one JVM (`tests.support.spark.warm`): one process takes those of a group."""
 
-FIRST = {f"tests/{file}": f"tests/{group[0]}" for group in TOGETHER for file in group}
+ON_A_BROKER = (
+    (
+        "spark/runs/test_kafka.py", "spark/runs/test_kafka_exports.py", "spark/sinks/test_kafka.py",
+        "spark/sinks/test_kafka_record_ids.py", "spark/streaming/test_group_offsets.py", "storm/turns/test_kafka_spout.py",
+    ),
+    (
+        "kafka/test_group_member.py", "kafka/test_group_faults.py", "kafka/test_letter_topic.py",
+        "spark/runs/test_kafka_imports.py", "spark/runs/test_kafka_records.py", "storm/components/test_kafka.py",
+    ),
+)  # fmt: skip
+"""Files that share the broker of their process, with Spark's session and without it."""
+
+FIRST = {f"tests/{file}": f"tests/{group[0]}" for group in (*TOGETHER, *ON_A_BROKER) for file in group}
 """The first file of the group of each."""
 
 PROGRAMS = (
-    *FIRST, "tests/stack/test_make_stack.py", "tests/spark/applications/test_direct_acks.py", "tests/docs/test_tour.py",
+    *(f"tests/{file}" for group in TOGETHER for file in group),
+    "tests/stack/test_make_stack.py", "tests/spark/applications/test_direct_acks.py", "tests/docs/test_tour.py",
+    "tests/spark/applications/test_over_connect.py", "tests/spark/sinks/test_targets.py", "tests/cli/test_topology.py",
 )  # fmt: skip
 """Files that start programs on Spark."""
 
 LONG = (
     *PROGRAMS, "tests/spark/test_tracker_invariants.py", "tests/spark/runs/test_poison.py", "tests/spark/sinks/test_sinks.py",
     "tests/docs/test_disaster.py", "tests/model_based/test_state_machine.py", "tests/spout/test_poison_search.py",
-    "tests/packaging/test_set_up.py",
+    "tests/packaging/test_set_up.py", "tests/spark/runs/test_kafka.py", "tests/kafka/test_group_member.py",
 )  # fmt: skip
 """Files that go first, so that no process is left with one of them at the end."""
 
+ON_SESSION = "tests/storm/turns/"
+"""Its tests have the session by a fixture of the folder."""
+
+APART = "tests/spark/sinks/test_targets.py"
+"""A file whose tests of one target go together, and those of another by themselves: each has a JVM of its own."""
+
 WANTED = {
-    "gw0": ("programs", "session"),
+    "gw0": ("programs", "others"),
     "gw1": ("session", "programs"),
-    "gw2": ("programs", "others"),
-    "gw3": ("others", "programs"),
+    "gw2": ("others", "programs"),
+    "gw3": ("session", "others"),
 }
-"""What a process takes first, and then. One of the session's kind is last in as few as can be, as each starts a JVM for it."""
+"""What a process takes first, and then. Two take those of the session's kind, as each starts a JVM for it, and that takes ten
+seconds until it is warm."""
 
 
 @cache
@@ -56,7 +79,8 @@ def kind(file: str) -> str:
     """Of a file of tests."""
     if file in PROGRAMS:
         return "programs"
-    return "session" if "mark.spark" in (java.ROOT / file).read_text(encoding="utf-8") else "others"
+    in_session = file.startswith(ON_SESSION) or "mark.spark" in (java.ROOT / file).read_text(encoding="utf-8")
+    return "session" if in_session else "others"
 
 
 def place(file: str) -> int:
@@ -69,6 +93,8 @@ class ByKind(LoadFileScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
+        if file == APART:
+            return f"{file}::{nodeid.rpartition('[')[2].partition('-')[0]}"
         return FIRST.get(file, file)
 
     def _assign_work_unit(self, node: "WorkerController") -> None:
@@ -76,7 +102,7 @@ class ByKind(LoadFileScheduling):  # type: ignore[misc]
         if not java.ARCHIVE.exists():  # programs start in half the time once it is there
             wants = tuple("others" if wanted == "programs" else wanted for wanted in wants)
         for wanted in wants:
-            mine = next((file for file in self.workqueue if kind(file) == wanted), None)
+            mine = next((scope for scope in self.workqueue if kind(scope.partition("::")[0]) == wanted), None)
             if mine is not None:
                 self.workqueue.move_to_end(mine, last=False)
                 break

@@ -86,10 +86,9 @@ class SharedBlock(NamedTuple):
     def packed(self) -> bytes:
         numbers = sorted(self.slots)
         kinds = {
-            "present": numbers,
+            "unsettled": [n for n in numbers if not self.slots[n].settled],
             "owned": [n for n in numbers if self.slots[n].flags in (OWNED, CLOSED)],
             "failed": [n for n in numbers if self.slots[n].flags in (FAILED, CLOSED)],
-            "settled": [n for n in numbers if self.slots[n].settled],
         }
         head = struct.pack(">HI", self.stamp, self.spout_id) + int(self.start).to_bytes(6, "big")
         masks = b"".join(mask_of(found).to_bytes(4, "big") for found in kinds.values())
@@ -99,15 +98,15 @@ class SharedBlock(NamedTuple):
 
 def unpacked_shared(data: bytes) -> SharedBlock:
     stamp, spout_id = struct.unpack(">HI", data[:6])
-    present, owned, failed, settled = (slots_of(mask) for mask in struct.unpack(">4I", data[12:28]))
-    assert len(data) == 28 + 9 * len(present)
-    assert set(present) >= {*owned, *failed, *settled} and set(owned) >= set(settled)
-    assert not set(settled) & set(failed)
+    unsettled, owned, failed = (slots_of(mask) for mask in struct.unpack(">3I", data[12:24]))
+    present, settled = sorted({*unsettled, *owned}), {*owned} - {*unsettled}
+    assert len(data) == 24 + 9 * len(present)
+    assert set(unsettled) >= set(failed)
     slots = {}
     for place, n in enumerate(present):
-        (val,) = struct.unpack_from(">q", data, 28 + 8 * place)
+        (val,) = struct.unpack_from(">q", data, 24 + 8 * place)
         flags = (n in owned) + 2 * (n in failed)
-        slots[n] = Slot(val, flags, data[28 + 8 * len(present) + place], n in settled)
+        slots[n] = Slot(val, flags, data[24 + 8 * len(present) + place], n in settled)
     return SharedBlock(slots, spout_id, stamp, int.from_bytes(data[6:12], "big"))
 
 
@@ -180,6 +179,20 @@ def pack_updates(*roots: int, vals: Iterable[int] | None = None) -> bytes:
 
 def pack_pairs(*pairs: tuple[int, int]) -> bytes:
     return pack_updates(*(root for root, _ in pairs), vals=[val for _, val in pairs])
+
+
+def pack_settles(*done: int, still_open: Iterable[tuple[int, int]] = ()) -> bytes:
+    """What settle reads: (number, mask, mask of the open slots, values of these) of each block."""
+    by_number: dict[int, dict[int, int]] = {}
+    for root, val in [*((root, 0) for root in done), *still_open]:
+        number, slot = split(root)
+        by_number.setdefault(number, {})[slot] = val
+    out = b""
+    for number, slots in by_number.items():
+        values = {slot: slots[slot] for slot in sorted(slots) if slots[slot]}
+        out += number.to_bytes(8, "big") + mask_of(slots).to_bytes(4, "big") + mask_of(values).to_bytes(4, "big")
+        out += b"".join(struct.pack(">q", val) for val in values.values())
+    return out
 
 
 @dataclass(frozen=True)
@@ -308,10 +321,24 @@ class Lab:
         return self.run("init", idempotency_key, DIGEST, spout_id, repeats, pack_pairs(*pairs))
 
     def ack(self, *pairs: tuple[int, int], component: int = 0, idempotency_key: bytes = IDEMPOTENCY_KEY) -> Any:
-        return self.run("ack", idempotency_key, DIGEST, component, pack_pairs(*pairs))
+        return self.run("ack", idempotency_key, DIGEST, component, b"", pack_pairs(*pairs))
+
+    def ack_keyed(self, *acks: tuple[int, int, int], component: int = 0) -> Any:
+        """Ack with (root, key, value), as the client sends it: with the XOR of all values of each root."""
+        sums: dict[int, int] = {}
+        for root, _, val in acks:
+            sums[root] = sums.get(root, 0) ^ val
+        keyed = b"".join(struct.pack(">qqq", *ack) for ack in acks)
+        return self.run("ack", b"", b"", component, keyed, pack_pairs(*sums.items()))
 
     def fail(self, *roots: int, component: int = 0, detail: str = "", idempotency_key: bytes = IDEMPOTENCY_KEY) -> Any:
         return self.run("fail", idempotency_key, DIGEST, component, detail, pack_updates(*roots))
+
+    def settle(
+        self, *done: int, still_open: Iterable[tuple[int, int]] = (), age_ms: int = 3000, spout_id: int = 7,
+        idempotency_key: bytes = IDEMPOTENCY_KEY,
+    ) -> Any:  # fmt: skip
+        return self.run("settle", idempotency_key, DIGEST, spout_id, age_ms, pack_settles(*done, still_open=still_open))
 
     def age(self, block: AloneBlock) -> Between:
         """Age of a seeded block when the script ran."""

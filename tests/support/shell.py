@@ -54,7 +54,7 @@ class Shell:
             },
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert done.returncode == status, (block, done)

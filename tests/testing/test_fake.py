@@ -1,13 +1,14 @@
 """acker_redis.testing: the tools for users' unit tests."""
 
 import builtins
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from acker_redis import AckerConfig, AckerError
 from acker_redis.ledger.outcomes.consumer import Consumer
-from acker_redis.testing import expire, fake_acker, settle, wait_until
+from acker_redis.testing import expire, fake, fake_acker, settle, wait_until
 
 
 def test_documented_example_settles_an_acked_root() -> None:
@@ -50,6 +51,18 @@ def test_wait_until_returns_when_the_condition_holds() -> None:
 def test_wait_until_fails_with_its_description() -> None:
     with pytest.raises(TimeoutError, match="the moon"):
         wait_until(lambda: False, "the moon", timeout_secs=0)
+
+
+def test_wait_until_looks_once_more_if_its_process_stood_still_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+
+    def condition() -> bool:
+        was_asked = clock[0] > 0
+        clock[0] += 3600
+        return was_asked
+
+    monkeypatch.setattr(fake, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=lambda secs: None))
+    wait_until(condition, "another look")
 
 
 def test_blocking_poll_of_fake_acker_asks_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:

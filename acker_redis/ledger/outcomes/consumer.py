@@ -86,11 +86,10 @@ class Backlog:
         self._held[stream].difference_update(entry_ids)
 
     def hand_out(self, outcomes: int) -> Entries:
-        """Hand out whole entries of one read: as few as hold this many outcomes, or all of them."""
+        """Hand out whole entries of one read: as few as hold this many outcomes, or all. They are held until `release`."""
         taken = self._waiting[0].split_off(outcomes)
         if not self._waiting[0].entry_ids:
             self._waiting.popleft()
-        self.release(taken.stream, taken.entry_ids)
         return taken
 
 
@@ -163,7 +162,11 @@ class Consumer:
                 count += sum(entries.sizes())
             return max_outcomes - count
 
-        self._gather(take, max_outcomes, block_ms)
+        try:
+            self._gather(take, max_outcomes, block_ms)
+        finally:  # only now: a poll that takes longer than a message timeout would claim them from itself
+            for entries in taken:
+                self._backlog.release(entries.stream, entries.entry_ids)
         recovered = self._unread is not None and not self._unread  # else that would read new entries again
         if (
             read_ahead

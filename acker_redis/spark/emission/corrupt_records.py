@@ -1,6 +1,8 @@
 """Fail unreadable records from `read_files` before the pipeline sees them."""
 
-from pyspark.sql import Column, DataFrame
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis.errors import PipelineError
@@ -31,20 +33,21 @@ def check_corrupt_records(messages: DataFrame) -> None:
         raise PipelineError(
             f"Messages from read_files ({formats[0]}) are missing the column {CORRUPT!r}. Without it, unreadable records "
             "would be acked as rows of nulls. Keep the column in your select, or rename it to handle such rows yourself. "
-            f'If you have already filtered them out, say so with .withMetadata("{FILE}", {{}}).'
+            f'If you have already filtered them out, say so with .withMetadata("{FILE}", {{"checked": True}}).'
         )
 
 
-def fail_corrupt_records(tracker: Tracker, tracked: DataFrame, payload: Column | None = None) -> DataFrame:
+def fail_corrupt_records(tracker: Tracker, tracked: DataFrame) -> DataFrame:
     """Fail unreadable messages without retry.
 
     The dead letter's detail names the file, the row and the beginning of the record: the message id is a hash and would
-    not lead to the record. `payload` is the column that dead letters keep.
+    not lead to the record.
     """
-    place = (
-        f"'row ', {ROW}, ' of ', right({FILE}, {_PATH_CHARS}), ': ', " if {FILE, ROW} <= set(tracked.columns) else ""
-    )
-    reason = f"concat('The record can''t be read with these columns: ', {place}left({CORRUPT}, {REASON_CHARS}))"
-    return tracker._fail_where(  # noqa: SLF001
-        tracked, f"{CORRUPT} IS NOT NULL", F.expr(reason), retry=False, name="read_files", payload=payload
-    )
+    reason = F.expr(reason_in_sql(tracked.columns))
+    return tracker.fail_where(tracked, f"{CORRUPT} IS NOT NULL", reason, retry=False, name="read_files")
+
+
+def reason_in_sql(columns: Sequence[str]) -> str:
+    """Return SQL for the reason why an unreadable record fails; null for one that was read."""
+    place = f"'row ', {ROW}, ' of ', right({FILE}, {_PATH_CHARS}), ': ', " if {FILE, ROW} <= set(columns) else ""
+    return f"concat('The record can''t be read with these columns: ', {place}left({CORRUPT}, {REASON_CHARS}))"

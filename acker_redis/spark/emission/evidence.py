@@ -49,6 +49,10 @@ class OperatorEvidence:
         self._processed_by: dict[str, set[int]] = {}  # with one message: only that; with none or two: any
         self._failed: dict[str, set[int]] = {}
 
+    def expect(self, messages: int) -> None:
+        """Set the number of messages of the source. Each failure counts if there are few."""
+        self._everything_counts |= messages < MANY_FAILED
+
     def add_parked(self, message_ids: Sequence[int]) -> None:
         """Add messages that an earlier start has parked.
 

@@ -1,6 +1,6 @@
 """DataFrames of messages: their ids, the rows of one emission, and the payloads of dead letters."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import NamedTuple, TypeAlias
@@ -17,8 +17,10 @@ from acker_redis.errors import PipelineError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.ids import SLOTS
 from acker_redis.model.roots import SLOT_BITS
+from acker_redis.spark.emission.place_columns import is_of_kafka, partition_name, place_columns
 from acker_redis.spark.protocol import arguments
 from acker_redis.spark.protocol.message_json import FROM_JSON, TO_JSON
+from acker_redis.spark.runtime import frames
 from acker_redis.spark.runtime.jobs import described
 from acker_redis.spark.worker.keep_messages import KeepStep
 from acker_redis.spark.worker.row_codec import Rows
@@ -33,7 +35,7 @@ MESSAGE_ID = "message_id"
 """Column added when message ids are derived from partition and offset."""
 
 PAYLOAD = "_acker_payload"
-_BEGIN = "_acker_begin"
+_BEGIN, _PARTITION = "_acker_begin", "_acker_partition"
 
 
 class Places(NamedTuple):
@@ -62,7 +64,6 @@ class RunMessages:
         keep_step: step that writes messages to `payload_store`.
         fetch: function that returns messages for replay.
         missing: messages that `fetch` did not return, one array per emission.
-        failed_payloads: payloads that arrived with failures, by message id.
     """
 
     frame: DataFrame
@@ -72,7 +73,6 @@ class RunMessages:
     keep_step: KeepStep | None = None
     fetch: Fetch | None = None
     missing: SimpleQueue[Int64Array] = field(default_factory=SimpleQueue, init=False)
-    failed_payloads: dict[int, bytes] = field(default_factory=dict, init=False)
     _count: int = field(default=0, init=False)  # how many the frame has; -1: more than are to be done
 
     def read_ids(self, offsets: OffsetFile | None, partition: str, offset: str) -> Int64Array:
@@ -84,8 +84,9 @@ class RunMessages:
         if offsets is None:
             ids = _read(self.frame, self.column)[0]
         else:
-            place = F.col(arguments.quoted(partition)), F.col(arguments.quoted(offset)).cast(LongType())
-            ids, places = _read(self.frame, self.column, *place)
+            partition, offset = place_columns(self.frame.schema, partition, offset)
+            name = partition_name(self.frame.schema, partition)
+            ids, places = _read(self.frame, self.column, name, _bigint(offset))
             nulls = places.column(0).null_count + places.column(1).null_count
             if nulls:
                 raise PipelineError(
@@ -101,6 +102,14 @@ class RunMessages:
                 return ids[is_open]
         self._count = len(ids)
         return ids
+
+    def all_messages(self) -> DataFrame:
+        """Return the rows of all messages."""
+        return self.frame
+
+    def read_all_ids(self) -> Int64Array:
+        """Read the ids of all messages, as `read_ids` does."""
+        return self.read_ids(None, "", "")
 
     def messages_of(self, emission: Emission) -> tuple[DataFrame, Emission]:
         """Return the rows of an emission, and the emission without messages that are gone."""
@@ -137,12 +146,9 @@ class RunMessages:
 
     def payloads(self, ids: list[int]) -> list[bytes | None]:
         """Return rows as JSON for dead letters; None for rows longer than `dead_letter_bytes`."""
-        by_id: dict[int, bytes | None] = {
-            message_id: self.failed_payloads.pop(message_id) for message_id in ids if message_id in self.failed_payloads
-        }
-        others = [message_id for message_id in ids if message_id not in by_id]
-        has, rows = self._stored_rows(others)
-        not_stored = [message_id for message_id, is_stored in zip(others, has, strict=True) if not is_stored]
+        by_id: dict[int, bytes | None] = {}
+        has, rows = self._stored_rows(ids)
+        not_stored = [message_id for message_id, is_stored in zip(ids, has, strict=True) if not is_stored]
         for part in ([] if rows is None else [rows]) + ([self._source_rows(not_stored)] if not_stored else []):
             table = part.select(id_of(self.column), as_json(self.dead_letter_bytes)).toArrow()
             by_id.update(zip(table.column(0).to_pylist(), table.column(1).to_pylist(), strict=True))
@@ -183,16 +189,21 @@ class RunMessages:
         return fetched.select(*(F.col(arguments.quoted(name)) for name in self.frame.columns))
 
 
-def among(frame: DataFrame, column: str, ids: Int64Array) -> DataFrame:
-    """Select the messages with these ids."""
-    wanted = frame.sparkSession.createDataFrame(pa.table({column: ids}))
-    return frame.join(F.broadcast(wanted), column).select(*(F.col(arguments.quoted(c)) for c in frame.columns))
+def among(frame: DataFrame, column: str, ids: Int64Array, more: Mapping[str, Int64Array] | None = None) -> DataFrame:
+    """Select the messages with these ids. `more` adds columns with a value for each."""
+    given = more or {}
+    wanted = frame.sparkSession.createDataFrame(pa.table({column: ids, **given}))
+    names = [*frame.columns, *given]
+    return frame.join(F.broadcast(wanted), column).select(*(F.col(arguments.quoted(name)) for name in names))
 
 
 def id_of(column: str) -> Column:
     """Build the column of message ids as 64-bit integers."""
-    # In SQL: each method of a column is half a dozen calls of Java.
-    return F.expr(f"cast({arguments.quoted(column)} AS bigint)")
+    return F.expr(_bigint(column))
+
+
+def _bigint(column: str) -> str:
+    return f"cast({arguments.quoted(column)} AS bigint)"
 
 
 def as_json(longest: int, columns: Sequence[str] | None = None) -> Column:
@@ -207,13 +218,18 @@ def from_json(column: str, schema: StructType) -> Column:
     return F.from_json(F.col(column).cast("string"), schema, FROM_JSON)
 
 
-def read_ids(frame: DataFrame, column: str) -> Int64Array:
+def read_ids(frame: DataFrame, column: str, *, are_few: bool = False) -> Int64Array:
     """Read the ids of all messages. Ids may repeat.
+
+    Args:
+        frame: one row per message.
+        column: name of the message id column.
+        are_few: whether a few thousand messages are expected, from a plan without exchanges and caches.
 
     Raises:
         PipelineError: a message id is null.
     """
-    return _read(frame, column, repeats=True)[0]
+    return _read(frame, column, repeats=True, are_few=are_few)[0]
 
 
 def read_places(frame: DataFrame, column: str, partition: str, offset: str) -> tuple[Int64Array, Places]:
@@ -222,16 +238,21 @@ def read_places(frame: DataFrame, column: str, partition: str, offset: str) -> t
     Raises:
         PipelineError: a message id is null.
     """
-    names = F.col(arguments.quoted(partition)).cast("string")
-    ids, table = _read(frame, column, names, F.col(arguments.quoted(offset)).cast(LongType()), repeats=True)
+    partition, offset = place_columns(frame.schema, partition, offset)
+    ids, table = _read(frame, column, partition_name(frame.schema, partition), _bigint(offset), repeats=True)
     encoded = pc.dictionary_encode(pc.fill_null(table.column(0).combine_chunks(), ""))
     places = pc.fill_null(table.column(1), 0).to_numpy().astype(np.int64)
     return ids, Places(encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64), places)
 
 
-def _read(frame: DataFrame, column: str, *places: Column, repeats: bool = False) -> tuple[Int64Array, pa.Table]:
-    """Read the ids of all messages, and further columns."""
-    table = frame.select(id_of(column), *places).toArrow()
+def _read(
+    frame: DataFrame, column: str, *places: str, repeats: bool = False, are_few: bool = False
+) -> tuple[Int64Array, pa.Table]:
+    """Read the ids of all messages, and further columns in SQL."""
+    if are_few and not places:
+        table = frames.read_few_integers(frame, _bigint(column))
+    else:
+        table = frames.read_rows(frames.select(frame, _bigint(column), *places))
     nulls = table.column(0).null_count
     if nulls:
         raise PipelineError(
@@ -252,7 +273,7 @@ def _read(frame: DataFrame, column: str, *places: Column, repeats: bool = False)
 def with_message_id(frame: DataFrame, *, partition: str = "file", offset: str = "row") -> DataFrame:
     """Add the column `message_id`, derived from partition and offset.
 
-    The ids are those that `MessageIds.offsets` makes.
+    The ids are those that `MessageIds.offsets` makes. In rows of Kafka the topic is part of the partition.
 
         lines = with_message_id(read_files(spark, "logs"))
         again = lines.join(read_dead_letters(spark, acker).select("message_id"), "message_id", "left_semi")
@@ -269,7 +290,9 @@ def with_message_id(frame: DataFrame, *, partition: str = "file", offset: str = 
     return with_message_ids(frame, None, partition, offset)[0]
 
 
-def with_message_ids(frame: DataFrame, id_column: str | None, partition: str, offset: str) -> tuple[DataFrame, str]:
+def with_message_ids(
+    frame: DataFrame, id_column: str | None, partition: str, offset: str, call: str = "run_tracked"
+) -> tuple[DataFrame, str]:
     """Return the frame and the name of its message id column.
 
     If `id_column` is None, the column is added, derived from partition and offset.
@@ -279,11 +302,12 @@ def with_message_ids(frame: DataFrame, id_column: str | None, partition: str, of
     """
     arguments.check_arrow_types(frame)
     if id_column is not None:
-        return frame, arguments.integer_column(frame, id_column, "run_tracked")
+        return frame, arguments.integer_column(frame, id_column, call)
     if MESSAGE_ID in frame.columns:
         raise PipelineError(
             f"The DataFrame already has a column {MESSAGE_ID!r}. Pass ids={MESSAGE_ID!r}, or rename it."
         )
+    partition, offset = place_columns(frame.schema, partition, offset)
     if partition not in frame.columns or offset not in frame.columns:
         raise PipelineError(
             f"Columns {partition!r} and {offset!r} not found in {frame.columns}, so there are no message ids. Set ids= to "
@@ -291,9 +315,9 @@ def with_message_ids(frame: DataFrame, id_column: str | None, partition: str, of
         )
     # The last five bits are the offset's, so that neighbours share a block of the ledger.
     place = F.col(arguments.quoted(offset)).cast(LongType())
-    hashed = F.xxhash64(
-        F.col(arguments.quoted(partition)), F.shiftright(place, SLOT_BITS)
-    )  # without a place, that of none
+    names = ["topic", partition] if is_of_kafka(frame.schema, partition) else [partition]
+    columns = [F.col(arguments.quoted(name)) for name in names]
+    hashed = F.xxhash64(*columns, F.shiftright(place, SLOT_BITS))  # without a place, that of none
     made = hashed.bitwiseAND(F.lit(-SLOTS).cast(LongType())).bitwiseOR(
         F.coalesce(place, F.lit(0)).bitwiseAND(SLOTS - 1)
     )
@@ -306,6 +330,7 @@ def not_done(frame: DataFrame, offsets: OffsetFile, partition: str, offset: str)
     Raises:
         PipelineError: a column is missing.
     """
+    partition, offset = place_columns(frame.schema, partition, offset)
     missing = [column for column in (partition, offset) if column not in frame.columns]
     if missing:
         raise PipelineError(f"Columns {missing} not found. Name yours with MessageIds.offsets(partition, offset).")
@@ -313,8 +338,10 @@ def not_done(frame: DataFrame, offsets: OffsetFile, partition: str, offset: str)
     if not known:
         return frame
     begins = frame.sparkSession.createDataFrame(
-        pa.table({partition: list(known), _BEGIN: pa.array(known.values(), pa.int64())})
+        pa.table({_PARTITION: list(known), _BEGIN: pa.array(known.values(), pa.int64())})
     )
-    joined = frame.join(F.broadcast(begins), partition, "left")
+    is_same = F.expr(partition_name(frame.schema, partition)) == F.col(_PARTITION)
+    joined = frame.join(F.broadcast(begins), is_same, "left")
     own_offset = F.col(arguments.quoted(offset))
-    return joined.where(F.col(_BEGIN).isNull() | own_offset.isNull() | (own_offset >= F.col(_BEGIN))).drop(_BEGIN)
+    is_left = F.col(_BEGIN).isNull() | own_offset.isNull() | (own_offset >= F.col(_BEGIN))
+    return joined.where(is_left).drop(_PARTITION, _BEGIN)

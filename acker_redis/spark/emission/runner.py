@@ -1,11 +1,11 @@
 """Run one emission: track its messages, run the pipeline over them, and close their roots."""
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, field
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeAlias
 
-import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import app_of
@@ -21,11 +21,13 @@ from acker_redis.errors import (
     OutageError,
     PipelineError,
     ServerUnavailableError,
+    StoppedError,
 )
+from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.emission.corrupt_records import fail_corrupt_records, has_corrupt_records
 from acker_redis.spark.emission.evidence import OperatorEvidence, Verdict
-from acker_redis.spark.emission.messages import as_json
-from acker_redis.spark.emission.roots import EmissionRoots, salts, shares_of
+from acker_redis.spark.emission.late_messages import LateMessages
+from acker_redis.spark.emission.roots import EmissionRoots, counts_of, salts, shares_of
 from acker_redis.spark.emission.whole_output import WholeOutput
 from acker_redis.spark.operators import tracking
 from acker_redis.spark.proof.blame import Blame, blame_of, forget, line_of
@@ -33,14 +35,16 @@ from acker_redis.spark.proof.equation import Equation
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import shares
 from acker_redis.spark.runtime.jobs import counted, ended_after, running
-from acker_redis.spark.runtime.jvm import java_class
+from acker_redis.spark.runtime.jvm import java_static
+from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.sinks.output_modes import Outputs
 from acker_redis.spark.tracker import Tracker
-from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.spout import Spout
+
+log = logging.getLogger("acker_redis.spark")
 
 MISTAKES = (PipelineError, BadBatchError, BadConfigError, NotExactError, NotAcceptedError)
 """Errors that no retry can fix."""
@@ -59,6 +63,16 @@ class MessageSource(Protocol):
         """Store the emission's messages if replays need them; called while their roots are initialised."""
 
 
+class UnreadSource(MessageSource, Protocol):
+    """Provide all messages of a source, whose ids aren't known."""
+
+    def all_messages(self) -> DataFrame:
+        """Return the rows of all messages."""
+
+    def read_all_ids(self) -> Int64Array:
+        """Read the ids of all messages."""
+
+
 @dataclass(frozen=True)
 class EmissionRunner:
     """Run the emissions of one spout.
@@ -71,8 +85,7 @@ class EmissionRunner:
         url: URL of the acker's server for executors.
         timeout_secs: time limit for the jobs of an emission, in seconds; None: no limit.
         whole_output: output that is written as a whole; None: output is written by message.
-        dead_letter_bytes: longest payload of an unreadable message, which arrives with its failure, in bytes.
-        failed_payloads: dict that receives these payloads by message id; None: they are dropped.
+        shown_id: columns that identify a message for the pipeline, which doesn't see `id_column` then. None: it sees that.
     """
 
     spout: Spout
@@ -82,8 +95,25 @@ class EmissionRunner:
     url: str | None = field(repr=False)  # may hold a password
     timeout_secs: float | None = None
     whole_output: WholeOutput | None = None
-    dead_letter_bytes: int = 0
-    failed_payloads: dict[int, bytes] | None = None
+    shown_id: tuple[str, ...] | None = None
+    _mismatched: set[str] = field(default_factory=set, init=False)
+
+    def run_unread(self, emission: Emission, source: UnreadSource, spark: SparkSession) -> None:
+        """Run an emission of all messages of a source, whose ids become known meanwhile. The session is a classic one.
+
+        Raises:
+            StoppedError: the run is ending, so nobody waits for these messages. Nothing was read.
+            Exception: as `run`, or the ids can't be read.
+        """
+        if not self.spout.state.unread:
+            raise StoppedError("The run ended before its first emission had begun.")
+        _activate(spark)
+        key, tag = self._key_of(emission)
+        salt = salts(self.spout.acker.config.app, self.spout.run_id, emission.number)[1]
+        late = LateMessages(
+            self.spout, emission, salt, source.read_all_ids, self.evidence.expect, spark, tag, self.timeout_secs
+        )
+        self._run_blaming(late, source, source.all_messages(), key, tag, None)
 
     def run(self, emission: Emission, source: MessageSource, spark: SparkSession, batch_id: int | None = None) -> None:
         """Run one emission.
@@ -92,10 +122,8 @@ class EmissionRunner:
             Exception: the emission failed. Its roots were failed, unless the server is unavailable.
         """
         spout = self.spout
-        app = spout.acker.config.app
         _activate(spark)
-        key = f"{app}:{spout.run_id}:{emission.number}"
-        tag = f"acker:{key}".replace(",", "_")
+        key, tag = self._key_of(emission)
         try:
             with own_errors():
                 messages, emission = source.messages_of(emission)
@@ -105,9 +133,27 @@ class EmissionRunner:
             if error is exc:
                 raise
             raise error from exc
+        own = shares_of(salts(spout.acker.config.app, spout.run_id, emission.number)[1], emission)
+        self._run_blaming(EmissionRoots(spout, emission, own), source, messages, key, tag, batch_id)
+
+    def _key_of(self, emission: Emission) -> tuple[str, str]:
+        """Return the key of an emission, and the tag of its jobs."""
+        key = f"{self.spout.acker.config.app}:{self.spout.run_id}:{emission.number}"
+        return key, f"acker:{key}".replace(",", "_")
+
+    def _run_blaming(
+        self,
+        roots: EmissionRoots | LateMessages,
+        source: MessageSource,
+        messages: DataFrame,
+        key: str,
+        tag: str,
+        batch_id: int | None,
+    ) -> None:
+        """Run an emission, and raise its error as the spout gets it."""
         blame: list[Blame] = []
         try:
-            verdict = self._run(emission, source, messages, key, tag, batch_id, blame)
+            verdict = self._run(roots, source, messages, key, tag, batch_id, blame)
         except Exception as exc:
             if not blame:
                 raise
@@ -120,7 +166,7 @@ class EmissionRunner:
 
     def _run(
         self,
-        emission: Emission,
+        under_way: EmissionRoots | LateMessages,
         source: MessageSource,
         messages: DataFrame,
         key: str,
@@ -129,42 +175,28 @@ class EmissionRunner:
         blame: list[Blame],
     ) -> Verdict:
         spout, spark = self.spout, messages.sparkSession
-        acker, app = spout.acker, spout.acker.config.app
-        of_emission = salts(app, spout.run_id, emission.number)
-        own = shares_of(of_emission[1], emission)
-        proof = Proof(spark, key, shares.total(own), len(own), tag, app_of(acker).ledger.component_number)
-        outputs = Outputs("by_message" if self.whole_output is None else "whole")
-        tracker = Tracker(
-            spout.run_id, emission.number, batch_id,
-            _proof=proof, _origin=Origin(self.url, acker), _id_column=self.id_column, _outputs=outputs,
-        )  # fmt: skip
+        tries: list[_Try] = []
         try:
             # The spout waits for the end of an outage, and ends the run after a mistake.
             with (
                 running(spark, tag),
-                counted(spark, {"pending": spout.pending, "left": spout.state.left, **asdict(spout.counts)}),
-                EmissionRoots(spout, emission, own) as roots,
-                _blaming(spout, emission, spark, tag, blame),
+                counted(spark, counts_of(spout)) if isinstance(under_way, EmissionRoots) else nullcontext(),
+                under_way,
+                _blaming(spout, under_way, spark, tag, blame),
                 own_errors(),
                 ended_after(spark, tag, self.timeout_secs),
                 nullcontext(False)
                 if self.whole_output is None
-                else self.whole_output.trying(emission, spark, tag) as is_whole,
+                else self.whole_output.trying(under_way.emission, spark, tag) as is_whole,
             ):
                 if self.whole_output is not None and self.whole_output.written:
-                    roots.complete([])  # the output has these messages
-                    return Verdict(emission.roots[:0])
-                source.keep_messages(emission)
-                equation = Equation(key, proof.add_operator("spout", "spout", []).name)
-                tracked = tracking.tracked(messages, self.id_column, of_emission, equation)
-                if has_corrupt_records(messages):
-                    is_wanted = bool(self.dead_letter_bytes) and self.failed_payloads is not None
-                    payload = as_json(self.dead_letter_bytes, messages.columns) if is_wanted else None
-                    tracked = fail_corrupt_records(tracker, tracked, payload)
-                self.pipeline(tracker, tracked)
-                proof.check_covered()
+                    under_way.roots.complete([])  # the output has these messages
+                    return Verdict(under_way.emission.roots[:0])
+                source.keep_messages(under_way.emission)
+                proof, outputs = self._prove(under_way, messages, key, tag, batch_id, tries)
+                emission, roots = under_way.emission, under_way.roots
+                self._mismatched.clear()
                 failed = proof.failures()
-                self._take_payloads(emission, failed)
                 verdict = self.evidence.judge(emission, failed, proof.processed, is_last=not spout.state.fresh)
                 spout.marks.exempt(verdict.exempt)
                 if self.whole_output is None:
@@ -175,27 +207,79 @@ class EmissionRunner:
                     return verdict._replace(broken=error)
                 return verdict
         finally:
-            outputs.release()
-            proof.forget()
+            for proof, outputs in tries:
+                outputs.release()
+                proof.forget()
             forget(tag)
 
-    def _take_payloads(self, emission: Emission, failed: Sequence[Failure]) -> None:
-        if self.failed_payloads is None:
-            return
-        by_root = {root: payload for failure in failed for root, payload in failure.payloads.items()}
-        if by_root:
-            own = np.isin(emission.roots.view(np.int64), np.array(list(by_root), np.int64))
-            roots, ids = emission.roots.view(np.int64)[own].tolist(), emission.message_ids[own].tolist()
-            self.failed_payloads.update((message, by_root[root]) for message, root in zip(ids, roots, strict=True))
+    def _prove(
+        self,
+        under_way: EmissionRoots | LateMessages,
+        messages: DataFrame,
+        key: str,
+        tag: str,
+        batch_id: int | None,
+        tries: "list[_Try]",
+    ) -> "_Try":
+        """Run the pipeline until its sinks are proven.
+
+        Where Spark doesn't tell whether it ran a task twice, a wrong sum is tried once more with the same messages. Their
+        shares differ then, so that the same fault has another sum. Rows that were exported can't be taken back, so then the
+        spout emits the messages again.
+        """
+        spout, app, emission = self.spout, self.spout.acker.config.app, under_way.emission
+        name_component = app_of(spout.acker).ledger.component_number
+        while True:
+            repeat = len(tries)
+            of_try = salts(app, spout.run_id, emission.number, repeat)
+            own = shares_of(of_try[1], emission)
+            key_of_try = f"{key}.{repeat}" if repeat else key
+            proof = Proof(
+                messages.sparkSession, key_of_try, shares.total(own), len(own), tag, name_component, self._mismatched
+            )
+            outputs = Outputs("by_message" if self.whole_output is None else "whole")
+            tries.append(_Try(proof, outputs))
+            origin = Origin(self.url, spout.acker, lambda: under_way.roots.initialise())
+            tracker = Tracker(
+                spout.run_id, emission.number, batch_id,
+                _proof=proof, _origin=origin, _outputs=outputs,
+                _id_columns=self.shown_id or (self.id_column,),
+            )  # fmt: skip
+            equation = Equation(key_of_try, proof.add_operator("spout", "spout", []).name)
+            tracked = tracking.tracked(messages, self.id_column, of_try, equation)
+            if isinstance(under_way, LateMessages):
+                tracked = under_way.metered(tracked, self.id_column, proof)
+            if has_corrupt_records(messages):
+                tracked = fail_corrupt_records(tracker, tracked)
+            try:
+                self.pipeline(tracker, tracked if self.shown_id is None else tracked.drop(self.id_column))
+                proof.check_covered()
+            except NotProvenError as exc:
+                if repeat or not proof.may_repeat:
+                    raise
+                log.warning("not proven, will run the pipeline once more run_id=%s error=%s", spout.run_id, exc)
+            else:
+                return tries[-1]
+
+
+class _Try(NamedTuple):
+    """One run of the pipeline over the messages of an emission."""
+
+    proof: Proof
+    outputs: Outputs
 
 
 @contextmanager
-def _blaming(spout: Spout, emission: Emission, spark: SparkSession, tag: str, blame: list[Blame]) -> Iterator[None]:
+def _blaming(
+    spout: Spout, under_way: EmissionRoots | LateMessages, spark: SparkSession, tag: str, blame: list[Blame]
+) -> Iterator[None]:
     """Find the cause of a broken emission before its roots fail. It is no attempt unless a message may be to blame."""
     try:
         yield
     except Exception as exc:
-        blame.append(blame_of(exc, spark, tag))
+        cause = blame_of(exc, spark, tag)
+        emission = under_way.known_emission()
+        blame.append(cause)
         if len(emission.roots) and blame[0].in_a_job:
             spout.marks.search_for_poison(emission, by_outage=blame[0] is Blame.OUTAGE_IN_A_JOB)
         else:
@@ -215,7 +299,9 @@ def _error_for_spout(error: Exception, blame: Blame) -> Exception:
 
 
 def _activate(spark: SparkSession) -> None:
-    """Make `spark` the active session of this thread. Spark looks there for Python data sources."""
-    java = getattr(spark, "_jsparkSession", None)
-    if java is not None:  # else Spark Connect
-        java_class(spark.sparkContext, "org.apache.spark.sql.classic.SparkSession").setActiveSession(java)
+    """Make `spark` the active session of this thread. A classic session looks there for Python data sources."""
+    if is_connect(spark):
+        spark._set_default_and_active_session(spark)  # type: ignore[attr-defined]  # noqa: SLF001  # 4.0 doesn't inherit it
+    else:
+        java = spark._jsparkSession  # noqa: SLF001
+        java_static(spark.sparkContext, "org.apache.spark.sql.classic.SparkSession", "setActiveSession")(java)

@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis.spark.operators.tracking import roots_in_sql
-from acker_redis.spark.proof.equation import Equation
+from acker_redis.spark.proof.equation import Equation, with_columns
 from acker_redis.spark.protocol import arguments, shares
 from acker_redis.spark.protocol.columns import ROOTS, SHARE
 
@@ -25,8 +25,8 @@ def grouped(
         equation.roots_column(f"array_distinct(flatten(collect_set({roots_in_sql()})))"),
     )
     high = f"shiftleft({_HIGH} & {(1 << (shares.BITS - shares.LOW_BITS)) - 1}L, {shares.LOW_BITS})"
-    total = equation.share_column(f"(({_LOW} & {shares.MASK}L) + {high}) & {shares.MASK}L")
-    return groups.withColumn(SHARE, total).drop(_LOW, _HIGH)
+    total = F.expr(f"(({_LOW} & {shares.MASK}L) + {high}) & {shares.MASK}L")
+    return with_columns(groups, {SHARE: total}, equation).drop(_LOW, _HIGH)
 
 
 def grouped_by_message(
@@ -58,6 +58,5 @@ def _refuse_several(frame: DataFrame, several: str, name: str, equation: Equatio
         "of the column of message ids. The column probably holds other values now. Rename it, and pass partial=True if rows "
         "of this emission's messages may come together.\n"
     )
-    return frame.withColumn(
-        SHARE, equation.share_column(f"IF({several}, raise_error({arguments.literal(text)}), {SHARE})")
-    )
+    checked = F.expr(f"IF({several}, raise_error({arguments.literal(text)}), {SHARE})")
+    return with_columns(frame, {SHARE: checked}, equation)

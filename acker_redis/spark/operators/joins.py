@@ -3,11 +3,11 @@
 Each joined row has parts of the shares of the rows it was made from. Rows that the join leaves out are metered.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from py4j.java_gateway import JavaObject
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -21,17 +21,18 @@ from pyspark.sql.types import (
     IntegralType,
     MapType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
     VariantType,
-    _parse_datatype_json_string,
 )
 
 from acker_redis.errors import PipelineError
 from acker_redis.spark.operators.rows import CHILD, CHILDREN, one_row_per_child, without_removed
 from acker_redis.spark.operators.tracking import roots_in_sql
 from acker_redis.spark.proof.equation import Equation
+from acker_redis.spark.proof.plans import analyzed_text
 from acker_redis.spark.protocol import shares
 from acker_redis.spark.protocol.arguments import quoted
 from acker_redis.spark.protocol.columns import ROOTS, SHARE
@@ -39,7 +40,10 @@ from acker_redis.spark.protocol.columns import ROOTS, SHARE
 _REMOVED, _COUNT, _PLACE = (f"_acker_{name}" for name in ("removed", "count", "place"))
 _LEFT, _RIGHT, _LEFT_PLACE, _LEFT_COUNT = (f"_acker_{name}" for name in ("left", "right", "left_place", "left_count"))
 
-_EQUAL = "EqualTo"
+_CONDITION = re.compile(r"^Filter (.*?)$", re.MULTILINE)
+_EQUALITY = re.compile(r"\((.*) = (.*)\)")
+_CAST_TO = re.compile(r"cast\((.*) as (.*)\)")
+_ATTRIBUTE = re.compile(r"(_acker_\w+)#\d+L?")
 _CHAR = "__CHAR_VARCHAR_TYPE_STRING"
 """In the metadata of char and varchar columns, which Spark pads in comparisons."""
 
@@ -144,17 +148,20 @@ def matched(
     )
 
 
+_Casts: TypeAlias = Sequence[str]
+
+
 class _Key(NamedTuple):
     """The casts that Spark applies, in order, to compare the columns of one name on both sides.
 
     Attributes:
-        left: types that the left column is cast to. Empty if it is compared unchanged.
+        left: types that the left column is cast to, or their names. Empty if it is compared unchanged.
         right: the same for the right column.
         is_plain: whether equal values are identical, so that a row may have either.
     """
 
-    left: Sequence[DataType] = ()
-    right: Sequence[DataType] = ()
+    left: _Casts = ()
+    right: _Casts = ()
     is_plain: bool = False
 
 
@@ -181,38 +188,46 @@ def _compared(left: DataFrame, right: DataFrame, on: Sequence[str], name: str, h
         try:
             both = left.sparkSession.range(0).select(*nulls)
             if how == "full":
-                both.select(F.coalesce(_LEFT, _RIGHT))  # the key of the joined rows
+                _ = both.select(F.coalesce(_LEFT, _RIGHT)).schema  # the key of the joined rows
             compared = both.where(f"{_LEFT} = {_RIGHT}")
+            condition, casts = _condition_and_casts(compared, sides)
         except AnalysisException as exc:
             raise PipelineError(
                 f"{columns}, which Spark can't compare. Cast one side, or both, so that it can."
             ) from exc
-        condition = compared._jdf.queryExecution().analyzed().condition()  # noqa: SLF001
-        is_equality = condition.nodeName() == _EQUAL
-        casts = [_casts(condition.left()), _casts(condition.right())] if is_equality else [None, None]
         if casts[0] is None or casts[1] is None:
             raise PipelineError(
-                f"{columns}, which Spark compares by more than casts ({condition.sql()}). Convert both sides to one type, for "
+                f"{columns}, which Spark compares by more than casts ({condition}). Convert both sides to one type, for "
                 "example with rtrim, lpad or cast."
             )
         keys.append(_Key(casts[0], casts[1]))
     return keys
 
 
-def _casts(expression: JavaObject) -> list[DataType] | None:
+def _condition_and_casts(compared: DataFrame, sides: Sequence[StructField]) -> tuple[str, Sequence[_Casts | None]]:
+    """Return the condition of a filter, and the casts of either side."""
+    found = _CONDITION.search(analyzed_text(compared))
+    condition = _ATTRIBUTE.sub(r"\1", found[1]) if found else "unknown"
+    equality = _EQUALITY.fullmatch(condition)
+    if equality is None:
+        return condition, (None, None)
+    casts = [_casts(text) for text in equality.groups()]
+    for at, text in enumerate(equality.groups()):
+        if text == "null":  # of a column that is void; the text lacks its type, which is that of the other side
+            casts[at] = (casts[1 - at] or [sides[1 - at].dataType.simpleString()])[-1:]
+    return condition, casts
+
+
+def _casts(text: str) -> list[str] | None:
     """Return the casts of one side of an equality, in order, or None if it is more than that."""
-    kinds: list[DataType] = []
-    while expression.nodeName() == "Cast":
-        kinds.insert(0, _parse_datatype_json_string(expression.dataType().json()))
-        expression = expression.child()
-    if expression.nodeName() == "Literal":  # null of any type, of a column that is void
-        kinds.insert(0, _parse_datatype_json_string(expression.dataType().json()))
-    elif expression.nodeName() != "AttributeReference":
-        return None
-    return kinds
+    kinds: list[str] = []
+    while cast := _CAST_TO.fullmatch(text):
+        text = cast[1]
+        kinds.insert(0, cast[2])
+    return kinds if text in (_LEFT, _RIGHT, "null") else None
 
 
-def _cast(column: str, kinds: Sequence[DataType]) -> Column:
+def _cast(column: str, kinds: _Casts) -> Column:
     value = F.col(quoted(column))
     for kind in kinds:
         value = value.cast(kind)

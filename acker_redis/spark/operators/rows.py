@@ -11,29 +11,68 @@ from pyspark.sql.types import ArrayType, StructType
 
 from acker_redis.errors import PipelineError
 from acker_redis.spark.proof import metrics
-from acker_redis.spark.proof.equation import Equation
+from acker_redis.spark.proof.equation import Equation, note, with_columns
 from acker_redis.spark.protocol import arguments, shares
 from acker_redis.spark.protocol.arguments import quoted
-from acker_redis.spark.protocol.columns import OUT, ROOTS, SHARE, STAYS, VALUE
+from acker_redis.spark.protocol.columns import FAILURE, OUT, ROOTS, SHARE, STAYS, VALUE
+from acker_redis.spark.runtime import frames
 
 CHILDREN, CHILD = "_acker_children", "_acker_child"
 """An array column, and the column of its elements once each has its own row."""
 
-_MEETS, _REMOVED, _COUNT, _PLACE = (f"_acker_{name}" for name in ("meets", "removed", "count", "place"))
+_REMOVED, _COUNT, _PLACE = (f"_acker_{name}" for name in ("removed", "count", "place"))
+_FAILS, _REASON = "_acker_fails", "_acker_reason"
+
+MAX_TEXT_CHARS = 200
+"""Longest reason of a row that SQL fails, in characters."""
+
+MAX_TEXTS = 100_000
+"""Messages of an emission up to which every reason has its text.
+
+Above, only a share of the reasons has, chosen by hash. It is also the number of texts, of whatever rows, that are reported.
+A hundred thousand are 25 MB, which every session can collect.
+"""
 
 
 def filtered(frame: DataFrame, condition: str | Column, meter: str, equation: Equation) -> DataFrame:
-    """Keep rows that meet a condition. The others are metered before they are dropped."""
-    marked = frame.withColumns({_MEETS: _column(condition), SHARE: equation.share_column(SHARE)})
-    return without_removed(marked, _MEETS, f"NOT coalesce({_MEETS}, false)", meter)
+    """Keep rows that meet a condition. The others are metered before they are dropped.
 
-
-def without_failed(frame: DataFrame, meter: str) -> DataFrame:
-    """Keep rows that `worker.fail_where` has not failed.
-
-    The others are metered. Their `OUT` is the number of a failure.
+    Shares aren't negative, so a row that doesn't meet the condition is marked by its negated share: the condition is evaluated
+    once, and Spark has no further column to add and to drop, each of which takes milliseconds.
     """
-    return metrics.meter_removed_in_python(frame, meter, "1").where(f"{OUT} = {STAYS}").drop(OUT)
+    negated = f"~coalesce({SHARE}, 0L)"
+    if isinstance(condition, str) and frames.is_checked_expression(frame, condition):
+        # It may end in a comment. `NOT` takes no `*`.
+        marked: str | Column = f"IF(coalesce(NOT (\n{condition}\n), true), {negated}, {SHARE})"
+    else:
+        marked = F.when(_is_unmet(condition), F.expr(negated)).otherwise(F.col(SHARE))
+    is_removed = f"coalesce({SHARE}, 0L) < 0L"
+    metered = metrics.meter_removed(
+        with_columns(frame, {SHARE: marked}, equation), is_removed, meter, share=f"~{SHARE}"
+    )
+    return note(metered.where(f"NOT ({is_removed})"), equation)
+
+
+def without_failed(
+    frame: DataFrame, condition: str | Column, reason: Column, meter: str, equation: Equation, messages: int
+) -> DataFrame:
+    """Meter and drop rows that meet a condition, with the reason of each.
+
+    Args:
+        frame: tracked rows.
+        condition: the condition.
+        reason: text of each row.
+        meter: name of the meter.
+        equation: equation of the rows that remain.
+        messages: number of messages of the emission, which limits the reasons whose text is collected.
+    """
+    fails = ~_is_unmet(condition)
+    text = F.when(F.col(_FAILS), F.substring(F.coalesce(reason.cast("string"), F.lit("")), 1, MAX_TEXT_CHARS))
+    marked = with_columns(frame.withColumn(_FAILS, fails), {_REASON: text, SHARE: SHARE}, equation)
+    part = max(1, -(-messages // MAX_TEXTS))
+    texts = f"pmod(xxhash64({_REASON}), {part}) = 0"
+    metered = metrics.meter_failed(marked, _FAILS, _REASON, meter, texts=texts, most_texts=MAX_TEXTS)
+    return note(frames.without(metered.where(f"NOT {_FAILS}"), _FAILS, _REASON), equation)
 
 
 def without_removed_in_python(frame: DataFrame, meter: str) -> DataFrame:
@@ -42,7 +81,8 @@ def without_removed_in_python(frame: DataFrame, meter: str) -> DataFrame:
     Their roots column holds the number of rows that they represent.
     """
     root = f"get({ROOTS}, 0)"
-    return metrics.meter_removed_in_python(frame, meter, root, root=root).where(f"{OUT} = {STAYS}").drop(OUT)
+    metered = metrics.meter_removed_in_python(frame, meter, root, root=root)
+    return frames.without(metered.where(f"{OUT} = {STAYS}"), OUT, FAILURE)
 
 
 def exploded(frame: DataFrame, children: str | Column, name: str, meter: str, equation: Equation) -> DataFrame:
@@ -72,7 +112,7 @@ def without_removed(frame: DataFrame, column: str, is_removed: str, meter: str, 
 
     `is_removed` is SQL over `column`, which is dropped, too.
     """
-    return metrics.meter_removed(frame, is_removed, meter, rows).where(f"NOT ({is_removed})").drop(column)
+    return frames.without(metrics.meter_removed(frame, is_removed, meter, rows).where(f"NOT ({is_removed})"), column)
 
 
 def one_row_per_child(
@@ -84,6 +124,11 @@ def one_row_per_child(
     rows = kept.select(*own, SHARE, ROOTS, _COUNT, F.posexplode(CHILDREN).alias(_PLACE, CHILD))
     part = shares.split_in_sql(SHARE, shares.salt_of(name), f"cast({_PLACE} AS bigint)", _COUNT)
     return rows.select(*own, *output, equation.share_column(part), ROOTS)
+
+
+def _is_unmet(condition: str | Column) -> Column:
+    """Build a column that is true for rows that don't meet a condition, also where it is null."""
+    return F.coalesce(~_column(condition), F.lit(True))
 
 
 def _column(value: str | Column) -> Column:

@@ -3,7 +3,7 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis.spark.proof.equation import Equation
+from acker_redis.spark.proof.equation import Equation, note, with_columns
 from acker_redis.spark.protocol import arguments, shares
 from acker_redis.spark.protocol.arguments import quoted
 from acker_redis.spark.protocol.columns import ROOTS, SHARE
@@ -19,7 +19,7 @@ def tracked(messages: DataFrame, id_column: str, salts: tuple[str, str], equatio
     block = f"xxhash64({root_salt}, shiftright({message}, 5)) & {(1 << 59) - 1}L"
     root = f"shiftleft({message} & 31L, 59) | ({block})"
     share = f"xxhash64({share_salt}, {message}) & {shares.MASK}L"
-    return messages.withColumns({SHARE: equation.share_column(share), ROOTS: equation.roots_column(f"array({root})")})
+    return note(with_columns(messages, {SHARE: share, ROOTS: f"array({root})"}, equation), equation)
 
 
 def scaled(frame: DataFrame, exponent: int) -> DataFrame:

@@ -1,34 +1,53 @@
 """Find the cause of a broken emission.
 
 The cause is one of its rows, an unreachable service, or the pipeline itself. An error belongs to a job only if a job with the
-emission's tag failed. Any other error in the driver (a typo, a missing library or class, a path that doesn't exist) would
-occur with any message.
+emission's tag failed. Spark Connect doesn't report jobs; there the server's error tells. Any other error in the driver (a
+typo, a missing library or class, a path that doesn't exist) would occur with any message.
 """
 
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from enum import Enum, auto
 
-from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 
 from acker_redis.client.backoff import describes_outage, is_outage
 from acker_redis.errors import AckerError
-from acker_redis.spark.proof.received_failures import cause_of
+from acker_redis.spark.runtime.jvm import java_errors
+from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.runtime.worker_errors import broke_in_a_job, chain_of, is_of_java, text_of
+from acker_redis.spark.worker.failures import Reason, reason_of
 
-_BUS_MS = 10_000
+_BUS_MS = 60_000
 """How long to wait for Spark's listener bus, which reports the results of jobs."""
+
+_LOOK_EVERY_SECS = 0.01
+"""Interval between two looks whether a job still runs."""
+
+_MOST_LOOKS = 1000
+"""Number of looks for the report that a job has ended. Time is no measure, because a busy machine may stop this process."""
 
 _CAUSES = re.compile(r"^(?:Caused by: |: )?((?:[a-z]\w*\.)+[A-Z]\w*(?:Exception|Error)(?:: .*)?)$", re.MULTILINE)
 """The lines of a Java error that name it and its causes."""
 
 
+_TASK_ERROR = re.compile(r"most recent failure: Lost task \S+ in stage \S+ \(TID \d+\)(?: \([^)]*\))?: ([^\n]+)")
+"""The error of the task that ended a job, in the text of a Java error."""
+
+_LOST_BLOCK = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
+"""Spark's name of the error of a task that reads a lost block of a local checkpoint."""
+
+_TRACEBACK = "Traceback (most recent call last):\n"
+
 _MISTAKES = (NameError, AttributeError, TypeError, LookupError, ImportError, SyntaxError)
 """Python errors that are always mistakes in the program."""
 
+
+_GONE: tuple[type[Exception], ...] = (*java_errors(), OSError, AttributeError)
+"""Errors of a call of a JVM that is gone."""
 
 _handled: dict[str, set[int]] = {}
 """Tag of an emission's jobs -> failed jobs whose rows were failed for that reason."""
@@ -61,13 +80,22 @@ def blame_of(error: Exception, session: SparkSession, tag: str) -> Blame:
 
 def failed_in_a_job(error: Exception, session: SparkSession, tag: str) -> bool:
     """Return True if an error comes from a job with this tag, so that one of its rows may be to blame."""
-    return broke_in_a_job(error) and _any_job_failed(session, tag)
+    if not broke_in_a_job(error):
+        return False
+    return is_connect(session) or _any_job_failed(session, tag)  # there the error itself says so
+
+
+def is_lost_block(error: Exception) -> bool:
+    """Return True if a task read a block of a local checkpoint that Spark has lost, with an executor or for lack of memory."""
+    return _LOST_BLOCK in (text_of(error) or "")
 
 
 def mark_handled(session: SparkSession, tag: str) -> None:
     """Mark the failed jobs with this tag as handled, so that a later error isn't attributed to them."""
-    with suppress(Py4JError):
-        _handled.setdefault(tag, set()).update(_failed_jobs(session, tag))
+    if is_connect(session):
+        return  # each error there is the error of its own request
+    with suppress(*java_errors()):
+        _handled.setdefault(tag, set()).update(_failed(_status_of_jobs(session, tag)))
 
 
 def forget(tag: str) -> None:
@@ -76,10 +104,12 @@ def forget(tag: str) -> None:
 
 
 def is_gone(session: SparkSession) -> bool:
-    """Return True if Spark's JVM is gone or its context has stopped. Waiting can't help then."""
+    """Return True if Spark's JVM is gone, or its context or session has stopped. Waiting can't help then."""
+    if is_connect(session):
+        return bool(session.is_stopped)  # type: ignore[attr-defined]
     try:
         return bool(session.sparkContext._jsc.sc().isStopped())  # noqa: SLF001
-    except (Py4JError, OSError, AttributeError):
+    except _GONE:
         return True
 
 
@@ -93,6 +123,21 @@ def line_of(error: BaseException) -> str:
     else:
         text = cause_of(error).text if is_of_java(error) else f"{type(error).__name__}: {error}"
     return text.partition("\n")[0]
+
+
+def cause_of(exc: BaseException) -> Reason:
+    """Return the reason why rows failed together, as one line.
+
+    It is the error in the worker, or the one that ended its task, if the text has either.
+    """
+    text = text_of(exc)
+    if text is None:
+        return Reason(type(exc).__name__, is_expected=False)
+    _, traceback, last = text.rpartition(_TRACEBACK)
+    raised = next((line for line in last.splitlines() if line.strip() and not line.startswith(" ")), None)
+    task_error = _TASK_ERROR.search(text)
+    line = raised if traceback else task_error and task_error[1].removeprefix("org.apache.spark.SparkException: ")
+    return Reason(line, is_expected=describes_outage(line)) if line else reason_of(exc)
 
 
 def _is_outage(error: BaseException) -> bool:
@@ -110,15 +155,31 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _any_job_failed(session: SparkSession, tag: str) -> bool:
-    try:
-        return bool(_failed_jobs(session, tag) - _handled.get(tag, set()))
-    except Py4JError:  # Java is gone, or can't answer: assume that one failed
-        return True
+    """Return True if a job failed.
+
+    Spark tells a job's caller of a failure before it tells its listeners (`failJobAndIndependentStages`). So wait while one of
+    the jobs still seems to run.
+    """
+    for _ in range(_MOST_LOOKS):
+        try:
+            status = _status_of_jobs(session, tag)
+        except java_errors():  # Java is gone, or can't answer: assume that one failed
+            return True
+        if _failed(status) - _handled.get(tag, set()):
+            return True
+        if "RUNNING" not in status.values():
+            return False
+        time.sleep(_LOOK_EVERY_SECS)
+    return False
 
 
-def _failed_jobs(session: SparkSession, tag: str) -> set[int]:
+def _status_of_jobs(session: SparkSession, tag: str) -> dict[int, str]:
     spark = session.sparkContext._jsc.sc()  # noqa: SLF001
     spark.listenerBus().waitUntilEmpty(_BUS_MS)
     tracker = spark.statusTracker()
     jobs = [(job, tracker.getJobInfo(job)) for job in tracker.getJobIdsForTag(tag)]
-    return {job for job, info in jobs if info.isDefined() and info.get().status().toString() == "FAILED"}
+    return {job: info.get().status().toString() for job, info in jobs if info.isDefined()}
+
+
+def _failed(status: dict[int, str]) -> set[int]:
+    return {job for job, of_job in status.items() if of_job == "FAILED"}

@@ -5,12 +5,14 @@
 E is the sum of the shares of all messages of the emission. Removed is the sum of the shares of the rows that an operator has
 dropped or failed, metered at that operator. Removed before is the same for operators whose meters are before a checkpoint.
 Spark's operators preserve the metadata of a column, and lose it where they compute another one. The metadata of `_roots` names
-the operator that made it, so that no other column passes for it.
+the operator that made it, so that no other column passes for it. Both columns have the same metadata, because each object of
+Java's costs two calls.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -18,8 +20,12 @@ from pyspark.sql import functions as F
 from acker_redis.errors import NotExactError, PipelineError
 from acker_redis.spark.protocol.columns import ROOTS, SHARE
 from acker_redis.spark.protocol.shares import MASK
+from acker_redis.spark.runtime import frames
 
-_KEY = "acker"
+_KEY, _ROOTS_KEY = "acker", "acker_roots"
+
+_known: "WeakKeyDictionary[DataFrame, Equation]" = WeakKeyDictionary()
+"""Frame that an operator has made -> its equation, so that Spark isn't asked for the frame's columns."""
 
 
 @dataclass(frozen=True)
@@ -44,24 +50,21 @@ class Equation:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The equation as metadata of the share column."""
-        return {_KEY: json.dumps(asdict(self))}
+        """Metadata of both columns: the equation, for the shares, and the operator that made the roots."""
+        return {_KEY: json.dumps(asdict(self)), _ROOTS_KEY: self.maker_of_roots}
 
     def share_column(self, share: str) -> Column:
-        """Create a share column from SQL, with the equation.
-
-        Created along with other columns, it costs no extra plan.
-        """
+        """Create a share column from SQL, with the equation, for a select."""
         return F.expr(share).alias(SHARE, metadata=self.metadata)
 
     @property
-    def roots_metadata(self) -> dict[str, str]:
-        """The operator that made the roots column, as that column's metadata."""
-        return {_KEY: f"{self.emission} {self.roots_node}"}
+    def maker_of_roots(self) -> str:
+        """The operator that made the roots column, with its emission."""
+        return f"{self.emission} {self.roots_node}"
 
     def roots_column(self, roots: str) -> Column:
-        """Create a roots column from SQL, with the name of the operator that made it."""
-        return F.expr(roots).alias(ROOTS, metadata=self.roots_metadata)
+        """Create a roots column from SQL, with the name of the operator that made it, for a select or an aggregate."""
+        return F.expr(roots).alias(ROOTS, metadata=self.metadata)
 
     def without(self, meter: str, node: str) -> "Equation":
         """Derive the equation of the rows that remain after a meter of removed rows."""
@@ -113,6 +116,9 @@ def equation_of(frame: DataFrame, emission: str, operator: str) -> Equation:
         PipelineError: the frame isn't tracked, or belongs to another emission.
         NotExactError: its shares or roots were not computed by a tracker.
     """
+    known = _known.get(frame)
+    if known is not None and known.emission == emission:
+        return known
     fields = {column.name: column for column in frame.schema.fields}
     for name in fields:
         for own in (SHARE, ROOTS):
@@ -144,7 +150,7 @@ def equation_of(frame: DataFrame, emission: str, operator: str) -> Equation:
             f"{operator!r}: the column {ROOTS} is missing, which the tracker needs to fail messages. Keep it in selects; "
             "Spark reads it only if it is needed."
         )
-    if fields[ROOTS].metadata.get(_KEY) != equation.roots_metadata[_KEY]:
+    if fields[ROOTS].metadata.get(_ROOTS_KEY) != equation.maker_of_roots:
         raise NotExactError(
             f"{operator!r}: the column {ROOTS} was not computed by the tracker, or comes from another frame. Failed rows "
             "would fail other messages, or none. Keep the column as it is, and use tracker.group_by, join or union_by_name "
@@ -159,9 +165,23 @@ def node_in(metadata: str) -> str | None:
     return None if carried is None else str(json.loads(carried)["node"])
 
 
+def note(frame: DataFrame, equation: Equation) -> DataFrame:
+    """Remember the equation of a frame that has both of the tracker's columns, with their metadata."""
+    _known[frame] = equation
+    return frame
+
+
 def with_equation(frame: DataFrame, equation: Equation) -> DataFrame:
     """Attach an equation to a frame."""
-    return frame.withColumns({SHARE: equation.share_column(SHARE), ROOTS: equation.roots_column(ROOTS)})
+    return note(with_columns(frame, {SHARE: SHARE, ROOTS: ROOTS}, equation), equation)
+
+
+def with_columns(frame: DataFrame, columns: Mapping[str, str | Column], equation: Equation) -> DataFrame:
+    """Add or replace columns. Share and roots, where they are among them, get the equation.
+
+    Created along with other columns, it costs no extra plan.
+    """
+    return frames.with_columns(frame, columns, equation.metadata, SHARE, ROOTS)
 
 
 def is_tracked(frame: DataFrame) -> bool:

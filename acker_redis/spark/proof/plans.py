@@ -6,17 +6,25 @@ Spark's plans show which of the user's operators may have dropped or copied rows
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from py4j.java_gateway import JavaObject
+from pyspark.sql import DataFrame
 
 from acker_redis.spark.proof.equation import node_in
 from acker_redis.spark.protocol.columns import SHARE
+from acker_redis.spark.runtime.sessions import is_connect
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
 
 _TRACKERS = "_acker_"
-"""Prefix of a column in every node that the tracker adds, except its unions."""
+"""Prefix of a column in every node that the tracker adds, except its unions and filters."""
 
-_METER = "CollectMetrics"
+_TRACKERS_FILTER = f"Filter NOT (coalesce({SHARE}#"
+"""Beginning of the node by which `Tracker.filter` drops rows."""
+
+METER = "CollectMetrics"
+"""Kind of a meter's node."""
 _LIMITS = ("GlobalLimit", "LocalLimit", "Tail")
 _CAST = re.compile(r"cast\(([^\s()]+) as [a-z]+(?:\([\d,]+\))?\)")
 """A cast of a column or a constant that Spark added, not the user."""
@@ -84,14 +92,23 @@ def advice(changes: Sequence[Change]) -> str:
     return f"Only the tracker may drop or copy rows, but perhaps {operators}: {listed}{more}. Use {instead}."
 
 
-def each(sequence: JavaObject) -> Iterator[Any]:
+def each(sequence: "JavaObject") -> Iterator[Any]:
     """Yield the items of a Scala collection."""
     items = sequence.iterator()
     while items.hasNext():
         yield items.next()
 
 
-def is_cached(query: JavaObject) -> bool:
+def analyzed_text(frame: DataFrame) -> str:
+    """Return the text of a frame's analyzed plan. A client of Spark Connect gets nothing else of it."""
+    if is_connect(frame.sparkSession):
+        text = str(frame._explain_string(extended=True))  # type: ignore[operator]  # noqa: SLF001
+        described = text.partition("== Analyzed Logical Plan ==\n")[2].partition("\n== Optimized Logical Plan ==")[0]
+        return described.partition("\n")[2]  # the first line has the columns
+    return str(frame._jdf.queryExecution().analyzed().toString())  # noqa: SLF001
+
+
+def is_cached(query: "JavaObject") -> bool:
     """Return True if an execution read tracked rows from a cache."""
     below = [query.withCachedData()]
     while below:
@@ -102,7 +119,7 @@ def is_cached(query: JavaObject) -> bool:
     return False
 
 
-def changes(query: JavaObject, meter: str, sink: str) -> list[Change]:
+def changes(query: "JavaObject", meter: str, sink: str) -> list[Change]:
     """Find the user's operators that may have changed rows, from the sink down.
 
     Args:
@@ -120,10 +137,10 @@ class _Walk:
     sink: str
     changes: list[Change] = field(default_factory=list)
 
-    def from_meter(self, plan: JavaObject, meter: str) -> bool:
+    def from_meter(self, plan: "JavaObject", meter: str) -> bool:
         """Go down to the sink's meter, and on from there. Return True if the meter was below."""
         kind = plan.nodeName()
-        if kind == _METER and plan.name() == meter:
+        if kind == METER and plan.name() == meter:
             self.collect(plan, None, self.sink)
             return True
         is_below = any(self.from_meter(child, meter) for child in each(plan.children()))
@@ -131,7 +148,7 @@ class _Walk:
             self.changes.append(Change(_describe(plan), self.sink, self.sink, _PART))
         return is_below
 
-    def collect(self, plan: JavaObject, frame: str | None, above: str) -> None:
+    def collect(self, plan: "JavaObject", frame: str | None, above: str) -> None:
         """Go down from a node in the plan of an operator.
 
         Args:
@@ -141,7 +158,7 @@ class _Walk:
         """
         share = _share(plan)
         text = plan.simpleString(200)
-        is_trackers = _TRACKERS in text or _TRACKERS in plan.output().toString()
+        is_trackers = _TRACKERS in text or text.startswith(_TRACKERS_FILTER) or _TRACKERS in plan.output().toString()
         if share is None and not is_trackers:
             return  # rows that aren't tracked, or not yet
         node = None if share is None else node_in(share.metadata().json())
@@ -157,7 +174,7 @@ class _Walk:
             self.collect(child, frame, above)
 
 
-def _share(plan: JavaObject) -> JavaObject | None:
+def _share(plan: "JavaObject") -> "JavaObject | None":
     """Return the share column in a node's output, or None."""
     output = plan.output()
     if f"{SHARE}#" not in output.toString():
@@ -165,7 +182,7 @@ def _share(plan: JavaObject) -> JavaObject | None:
     return next((column for column in each(output) if column.name() == SHARE), None)
 
 
-def _describe(plan: JavaObject) -> str:
+def _describe(plan: "JavaObject") -> str:
     """Return a node as a plan prints it, without the numbers of its columns."""
     text = _CAST.sub(r"\1", re.sub(r"#\d+L?", "", plan.simpleString(8))).strip()
     kind, _, rest = text.partition(" ")

@@ -5,9 +5,11 @@ proven action, or was discarded. If all frames are covered, every row derived fr
 rows that failed and rows that operators dropped on request.
 """
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, NoReturn
 
 from pyspark.sql import DataFrame, SparkSession
@@ -15,22 +17,32 @@ from pyspark.sql import DataFrame, SparkSession
 from acker_redis.errors import NotExactError, NotProvenError, PipelineError
 from acker_redis.spark.proof import metrics, plans
 from acker_redis.spark.proof.equation import Equation, equation_of
-from acker_redis.spark.proof.listener import Execution, listener_of
-from acker_redis.spark.proof.received_failures import ReceivedFailures
+from acker_redis.spark.proof.executions import Execution, Executions
+from acker_redis.spark.proof.late_ids import LateIds
+from acker_redis.spark.proof.listener import listener_of
+from acker_redis.spark.proof.range_partitioning import check_range_partitioning
+from acker_redis.spark.proof.responses import check_reported, responses_of
 from acker_redis.spark.protocol import arguments
-from acker_redis.spark.protocol.shares import BITS, MASK
+from acker_redis.spark.protocol.shares import BITS
 from acker_redis.spark.runtime import reruns
+from acker_redis.spark.runtime.collected import collected_bytes_per_task
 from acker_redis.spark.runtime.jobs import described
+from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.worker.failures import Failure
 
-_ADVICE = (
-    "None of your own operators between the tracker's explains this. Fill a cached frame as a whole, for example by count(), "
-    "before show() or another action reads a part of it. Use a writer that always writes, which mode('ignore') may not do. "
-    "Otherwise, check that the messages have the same ids whenever they are read."
+_CAUSES = (
+    "Fill a cached frame as a whole, for example by count(), before show() or another action reads a part of it. Use a writer "
+    "that always writes, which mode('ignore') may not do. Otherwise, check that the messages have the same ids "
+    "whenever they are read."
+)
+_ADVICE = f"None of your own operators between the tracker's explains this. {_CAUSES}"
+_ADVICE_OF_A_CLIENT = (
+    "Look for operators of your own between the tracker's that drop or copy rows, such as where, limit or join. Use the "
+    f"tracker's instead. A classic session names them. {_CAUSES}"
 )
 _END = (
-    "End each path with write, write_data_source, write_partitions, write_dataframe or export, or pass the frame to "
-    "tracker.discard."
+    "End each path with write, write_table, write_data_source, write_partitions, write_dataframe or export, or pass the frame "
+    "to tracker.discard."
 )
 _CACHED = (
     "The rows come through a cached frame. If Spark lost or evicted a part of it, or show() filled only a part, the counts "
@@ -54,7 +66,7 @@ class Node:
 
 class _Meter(NamedTuple):
     operator: str
-    has_failures: bool
+    reads: metrics.ReadRemoved
 
 
 @dataclass
@@ -64,12 +76,17 @@ class Proof:
     Attributes:
         session: Spark session.
         key: key of the emission (app, run and number), and prefix of the names of its meters.
-        total: E, the sum of the shares of its messages.
-        count: number of its messages.
+        total: E, the sum of the shares of its messages. See `know_ids`.
+        count: number of its messages. See `know_ids`.
         job_tag: tag of the emission's jobs.
         name_component: function that registers the name of an operator in the ledger, which numbers a few hundred of them.
+        mismatched: operators whose sums were wrong in the last emission. Spark Connect doesn't tell whether it ran a task
+            twice. So a wrong sum is repeated once there, and a second one of the same operator is a mistake.
         proven: names of the proven actions.
         processed: name of a sink, or of an operator in Python -> rows that it has processed without failing.
+        exports: whether rows were exported, which may have been acked elsewhere.
+        may_repeat: whether the pipeline may run again with the same messages, after a sum was wrong.
+        late_ids: source of total and count, as long as they aren't known; else None.
     """
 
     session: SparkSession
@@ -78,18 +95,42 @@ class Proof:
     count: int
     job_tag: str
     name_component: Callable[[str], object]
+    mismatched: set[str] = field(default_factory=set)
     proven: list[str] = field(default_factory=list)
     processed: dict[str, metrics.Processed] = field(default_factory=dict)
+    exports: bool = False
+    may_repeat: bool = False
+    late_ids: LateIds | None = None
     _nodes: dict[str, Node] = field(default_factory=dict)
     _covered: set[str] = field(default_factory=set)
     _actions: list[str] = field(default_factory=list)
-    _failures: dict[int, Failure] = field(default_factory=dict)
+    _failures: list[Failure] = field(default_factory=list)
     _meters: dict[str, _Meter] = field(default_factory=dict)
     _weights: int = 0
+    _adding: threading.Lock = field(default_factory=threading.Lock)  # sinks may run in several threads
 
     def __post_init__(self) -> None:
-        self._listener = listener_of(self.session)
-        self._received = ReceivedFailures(self.session.sparkContext, f"{metrics.PREFIX}{self.key}:")
+        is_remote = is_connect(self.session)
+        self._executions: Executions = responses_of(self.session) if is_remote else listener_of(self.session)
+
+    @cached_property
+    def max_failure_bytes(self) -> int:
+        """Limit on the failure of one task, in bytes."""
+        return collected_bytes_per_task(self.session)
+
+    def know_ids(self) -> int:
+        """Read the message ids, if they aren't known yet. Return the number of messages.
+
+        Exports need it, because their acks may arrive while the job runs.
+        """
+        self._learn(None)
+        return self.count
+
+    def _learn(self, executions: Iterable[Execution] | None) -> None:
+        late_ids = self.late_ids  # sinks may run in several threads
+        if late_ids is not None:
+            self.total, self.count = late_ids.read() if executions is None else late_ids.learn(executions)
+            self.late_ids = None
 
     def add_operator(self, kind: str, name: str | None, sources: Iterable[str]) -> Node:
         """Add an operator. Without a name it gets a numbered one.
@@ -97,27 +138,40 @@ class Proof:
         Raises:
             PipelineError: the name is invalid, or another operator of the emission has it.
         """
-        if name is None:
-            numbered = (kind if number == 1 else f"{kind}-{number}" for number in range(1, len(self._nodes) + 2))
-            name = next(candidate for candidate in numbered if candidate not in self._nodes)
-        arguments.check_operator_name(name)
-        if name in self._nodes:
-            raise PipelineError(
-                f"name={name!r} is used by another operator of this emission. Use a different name for each."
-            )
-        self.name_component(name)
-        node = self._nodes[name] = Node(name, tuple(sources))
+        with self._adding:
+            if name is None:
+                numbered = (kind if number == 1 else f"{kind}-{number}" for number in range(1, len(self._nodes) + 2))
+                name = next(candidate for candidate in numbered if candidate not in self._nodes)
+            arguments.check_operator_name(name)
+            if name in self._nodes:
+                raise PipelineError(
+                    f"name={name!r} is used by another operator of this emission. Use a different name for each."
+                )
+            node = self._nodes[name] = Node(name, tuple(sources))
+        try:
+            self.name_component(name)
+        except BaseException:
+            del self._nodes[name]  # no sink would prove it
+            raise
         return node
 
-    def add_meter(self, node: Node, *, has_failures: bool = False) -> str:
+    def add_meter(self, node: Node, reads: metrics.ReadRemoved = metrics.read_removed) -> str:
         """Return the name of a new meter.
 
         Args:
             node: operator of the meter.
-            has_failures: whether rows that pass it may represent failed ones.
+            reads: function that reads the rows that the operator removed.
         """
-        meter = f"{metrics.PREFIX}{self.key}:{node.name}#{len(self._meters) + 1}"
-        self._meters[meter] = _Meter(node.name, has_failures)
+        with self._adding:
+            meter = f"{metrics.PREFIX}{self.key}:{node.name}#{len(self._meters) + 1}"
+            self._meters[meter] = _Meter(node.name, reads)
+        self._executions.expect(meter)
+        return meter
+
+    def add_source_meter(self) -> str:
+        """Return the name of the meter of all messages."""
+        meter = f"{metrics.PREFIX}{self.key}:source"
+        self._executions.expect(meter)
         return meter
 
     def next_exponent(self) -> int:
@@ -125,12 +179,17 @@ class Proof:
 
         Each of 60 calls in a row returns a different one.
         """
-        self._weights += 1
-        return (self._weights - 1) % (BITS - 1) + 1
+        with self._adding:
+            self._weights += 1
+            return (self._weights - 1) % (BITS - 1) + 1
 
     def equation_of(self, frame: DataFrame, operator: str) -> Equation:
         """Return the equation of a frame that an operator consumes."""
-        return equation_of(frame, self.key, operator)
+        equation = equation_of(frame, self.key, operator)
+        if equation.removed:
+            check_range_partitioning(frame, operator)
+            check_reported(frame, equation.removed, operator)
+        return equation
 
     def add_action(self, kind: str, name: str | None, sources: Iterable[str]) -> Node:
         """Add an action, which must be proven."""
@@ -140,7 +199,8 @@ class Proof:
 
     def job_description(self, node: Node) -> AbstractContextManager[None]:
         """Describe the jobs of a running action by its name, the emission and the number of messages."""
-        return described(self.session, f"{node.name!r} of {self.key}, {self.count:,} messages")
+        messages = f"{self.count:,} messages" if self.late_ids is None else "messages not counted yet"
+        return described(self.session, f"{node.name!r} of {self.key}, {messages}")
 
     def discard(self, node: str) -> None:
         """Declare that the rows of this operator need no action."""
@@ -153,7 +213,7 @@ class Proof:
             node: the action.
             meter: meter that all its rows passed.
             equation: expected sum of the rows.
-            written: whether one of Spark's commands must have consumed the metered rows.
+            written: whether executions that write must have consumed the metered rows. Each that did must be balanced.
             final: whether the rows need no further action.
 
         Returns:
@@ -167,35 +227,40 @@ class Proof:
         def has_meter(execution: Execution) -> bool:
             return meter in (execution.written if written else execution.metrics)
 
-        executions = self._listener.executions(has_meter, self.session)
+        executions = self._executions.find(has_meter, self.session)
+        self._learn(executions)
         balances = [self._balance(node, meter, equation, execution) for execution in executions]
         if not written and not any(balance.is_balanced for balance in balances):  # another one may have taken all rows
-            executions = self._listener.executions(has_meter, self.session, every=True)
+            executions = self._executions.find(has_meter, self.session, every=True)
             balances = [self._balance(node, meter, equation, execution) for execution in executions]
         if not balances:
             self._refuse(
-                f"{node.name!r}: Spark reported no execution that wrote its rows unchanged. Pass a function that calls one "
-                "writing method of the DataFrameWriter, once. Writers that use foreachPartition, such as JDBC's, report "
-                "nothing. Use write_partitions for those."
+                node,
+                f"{node.name!r}: Spark reported no execution that wrote its rows. Pass a function that calls one writing "
+                "method of the writer, once. If the target reports nothing, use tracker.write_dataframe or write_partitions.",
             )
         good = [balance for balance in balances if balance.is_balanced]
         if not good or (written and len(good) < len(balances)):
             bad = next(balance for balance in balances if not balance.is_balanced)
-            self._refuse(bad.problem or "", bad.execution, node, meter)
+            self._refuse(node, bad.problem or "", bad.execution, meter, is_unknown=bad.is_unknown)
         for balance in good:
-            self._failures |= {failure.number: failure for failure in balance.failures}
+            self._failures += balance.failures
             for operator, processed in balance.processed.items():
                 self._note_processed(operator, processed)
         if final:
-            self._cover(node.name)
-            self.proven.append(node.name)
-            if node.name not in good[0].processed:  # otherwise its own meter knows which rows failed
-                self._note_processed(node.name, metrics.Processed(good[0].rows))
+            # A sink that fails rows has a meter that knows which.
+            self.finish(node, 0 if node.name in good[0].processed else good[0].rows)
         return good[0].removed
+
+    def finish(self, node: Node, rows: int) -> None:
+        """Declare that an action has processed this number of rows, which need no further action."""
+        self._cover(node.name)
+        self.proven.append(node.name)
+        self._note_processed(node.name, metrics.Processed(rows))
 
     def add_failure(self, failure: Failure) -> None:
         """Add the failure of an action that failed all of its rows."""
-        self._failures[failure.number] = failure
+        self._failures.append(failure)
 
     def check_covered(self) -> None:
         """Check that each action is proven and each frame is covered.
@@ -220,12 +285,11 @@ class Proof:
 
     def failures(self) -> list[Failure]:
         """Return the failures of all actions: the messages that failed, and why."""
-        return list(self._failures.values())
+        return self._failures
 
     def forget(self) -> None:
-        """Drop the emission's executions and failures."""
-        self._received.forget()
-        self._listener.forget(f"{metrics.PREFIX}{self.key}:")
+        """Drop the emission's executions."""
+        self._executions.forget(f"{metrics.PREFIX}{self.key}:")
 
     def _note_processed(self, operator: str, processed: metrics.Processed) -> None:
         if processed.rows:
@@ -237,12 +301,19 @@ class Proof:
         """Check the meters of one execution against an equation."""
         removed_by_meter = {source: self._removed_at(source, execution) for source in equation.removed}
         missing = [self._meters[source].operator for source, removed in removed_by_meter.items() if removed is None]
+        if meter not in execution.metrics:
+            return _Balance(
+                execution,
+                f"It is unknown how many rows reached {node.name!r}. Spark has not reported that count.",
+                is_unknown=True,
+            )
         if missing:
             return _Balance(
                 execution,
                 f"It is unknown which rows {', '.join(map(repr, missing))} dropped or failed. Spark did not evaluate that in "
                 "this execution, but read a checkpoint, a file, or a cache that was filled in parts. Use tracker.checkpoint "
                 "to cut a plan, and fill a cache by count().",
+                is_unknown=True,
             )
         by_meter = {source: removed for source, removed in removed_by_meter.items() if removed is not None}
         reached = metrics.read_counted(execution.metrics, meter)
@@ -254,17 +325,12 @@ class Proof:
         return _Balance(execution, None, equation.removed_sum(metered), failures, processed, reached.rows)
 
     def _removed_at(self, meter: str, execution: Execution) -> "_RemovedBy | None":
-        """Return the rows that an operator removed, or None if its meter or a failure is missing."""
+        """Return the rows that an operator removed, or None if its meter is missing or contradicts itself."""
         if meter not in execution.metrics:
             return None
-        operator, has_failures = self._meters[meter]
-        if not has_failures:
-            return _RemovedBy(operator, metrics.read_counted(execution.metrics, meter), metrics.Counted(0, 0), ())
-        removed = metrics.read_removed(execution.metrics, meter)
-        failures = self._received.failures(meter, removed.failures)
-        if failures is None or sum(failure.share_sum for failure in failures) & MASK != removed.failed.shares:
-            return None
-        return _RemovedBy(operator, removed.dropped, removed.failed, failures, removed.processed)
+        operator, reads = self._meters[meter]
+        removed = reads(execution.metrics, meter, operator)
+        return None if removed is None else _RemovedBy(operator, *removed)
 
     def _mismatch(self, node: Node, reached: metrics.Counted, removed: Iterable["_RemovedBy"]) -> str:
         counts = [
@@ -274,7 +340,13 @@ class Proof:
         return f"Some rows derived from the {self.count:,} messages are missing or duplicated: {', '.join(counts)}."
 
     def _refuse(
-        self, text: str, execution: Execution | None = None, node: Node | None = None, meter: str | None = None
+        self,
+        node: Node,
+        text: str,
+        execution: Execution | None = None,
+        meter: str | None = None,
+        *,
+        is_unknown: bool = False,
     ) -> NoReturn:
         """Raise the error of an unproven action.
 
@@ -282,9 +354,16 @@ class Proof:
             NotProvenError: it may be Spark's fault, so the emission is retried.
             NotExactError: it is the pipeline's fault.
         """
+        if is_connect(self.session):
+            if is_unknown or node.name not in self.mismatched:
+                if not is_unknown:
+                    self.mismatched.add(node.name)
+                self.may_repeat = not self.exports
+                raise NotProvenError(f"{text} Spark Connect doesn't tell whether tasks ran twice, so this is retried.")
+            raise NotExactError(f"{text} It was so twice in a row. {_ADVICE_OF_A_CLIENT}" if execution else text)
         if reruns.any_fault(self.session, self.job_tag):
             raise NotProvenError(f"{text} Spark tasks failed or ran twice meanwhile, so this is retried.")
-        if execution is None or node is None or meter is None:
+        if execution is None or meter is None:
             raise NotExactError(text)
         changes = plans.changes(execution.query, meter, node.name)
         advice = f" {plans.advice(changes)}" if changes else ""
@@ -312,6 +391,7 @@ class _Balance:
         failures: failures of the failed rows.
         processed: operator in Python -> rows that it has processed without failing.
         rows: number of rows that reached the action.
+        is_unknown: whether counts are missing, rather than wrong.
     """
 
     execution: Execution
@@ -320,6 +400,7 @@ class _Balance:
     failures: Sequence[Failure] = ()
     processed: Mapping[str, metrics.Processed] = field(default_factory=dict)
     rows: int = 0
+    is_unknown: bool = False
 
     @property
     def is_balanced(self) -> bool:
@@ -334,7 +415,7 @@ class _RemovedBy:
     dropped: metrics.Counted
     failed: metrics.Counted
     failures: Sequence[Failure]
-    processed: metrics.Processed = field(default_factory=metrics.Processed)
+    processed: metrics.Processed
 
     @property
     def shares(self) -> int:

@@ -16,6 +16,11 @@ from acker_redis.model import keys
 from acker_redis.spark.protocol.columns import TRACKING, is_own
 from acker_redis.spout.retry import RetryPolicy
 
+_SPECIAL = ("'", "\\", "${")
+"""What a literal of Spark's SQL may not hold, whatever the session's settings are."""
+
+_SCHEMA_OPTIONS = inspect.signature(to_arrow_schema).parameters
+
 
 def check_operator_name(name: str) -> None:
     """Check an operator's name, which also names a component in Redis."""
@@ -29,8 +34,14 @@ def quoted(column: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Quote a text as a literal of Spark's SQL."""
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    """Quote a text for Spark's SQL.
+
+    Settings decide what a backslash means in a literal, and whether a variable in it is replaced. So such a text is written
+    as bytes.
+    """
+    if any(special in text for special in _SPECIAL):
+        return f"cast(X'{text.encode().hex()}' AS string)"
+    return f"'{text}'"
 
 
 def check_column_names(columns: Iterable[str], name: str, allowed: Container[str | None] = ()) -> None:
@@ -183,4 +194,6 @@ def check_arrow_types(frame: DataFrame) -> None:
 
 def arrow_schema(columns: StructType) -> pa.Schema:
     """Convert columns to Arrow's. Times are instants, whatever the session's time zone."""
-    return to_arrow_schema(columns, timezone="UTC")
+    if "timezone" in _SCHEMA_OPTIONS:  # since 4.2
+        return to_arrow_schema(columns, timezone="UTC")
+    return to_arrow_schema(columns)  # before, it was always UTC

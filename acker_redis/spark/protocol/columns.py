@@ -12,12 +12,16 @@ OUT = "_acker_out"
 """bigint, made by Python operators: the kind of the row.
 
 `STAYS` marks an output row. Any other row represents removed rows and holds the sum of their shares; it is metered and then
-dropped right after the operator. `CHILDLESS` represents the input rows without children. A greater number represents the rows
-that failed, and is the number of their failure.
+dropped right after the operator. `CHILDLESS` represents the input rows without children, and `FAILED` the rows that failed,
+which its `FAILURE` names.
 """
 
 STAYS = 0
 CHILDLESS = 1
+FAILED = 2
+
+FAILURE = "_acker_failure"
+"""string, made by Python operators: the messages of the failed rows and the reasons, see `worker.failures`; else null."""
 
 ROWS = "rows"
 """bigint: number of rows that a sink in Python has consumed."""
@@ -34,6 +38,7 @@ TRACKING = (SHARE, ROOTS)
 ARROW_SHARE = pa.field(SHARE, pa.int64())
 ARROW_ROOTS = pa.field(ROOTS, pa.list_(pa.field("element", pa.int64())))
 ARROW_OUT = pa.field(OUT, pa.int64())
+ARROW_FAILURE = pa.field(FAILURE, pa.string())
 ARROW_ROWS = pa.field(ROWS, pa.int64())
 ARROW_ANCHORS = pa.field(ANCHORS, pa.list_(pa.field("element", pa.int64())))
 

@@ -18,7 +18,7 @@ from acker_redis.spark.operators import tracking
 from acker_redis.spark.proof.equation import Equation
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import arguments, shares
-from acker_redis.spark.runs.options import MessageIds, message_ids
+from acker_redis.spark.runs.options import MessageIds, check_messages, message_ids
 from acker_redis.spark.runtime.jobs import running
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.output_modes import Output, Outputs, check_output
@@ -109,6 +109,7 @@ def check_pipeline(
     if rows < 1:
         raise BadConfigError(f"rows={rows} is out of range. Use 1 or more.")
     arguments.check_function(pipeline, "check_pipeline", "a function of a tracker and its messages", count=2)
+    check_messages(messages)
     arguments.check_column_names(messages.columns, "check_pipeline")
     check_corrupt_records(messages)
     spark, run_id = messages.sparkSession, uuid.uuid4().hex
@@ -127,7 +128,7 @@ def check_pipeline(
             own = shares_of(of_emission[1], Emission(0, known, np.zeros_like(known), roots))
             proof = Proof(spark, key, shares.total(own), len(known), tag, lambda name: None)
             try:
-                tracker = Tracker(run_id, 0, _proof=proof, _origin=None, _id_column=column, _outputs=outputs)
+                tracker = Tracker(run_id, 0, _proof=proof, _origin=None, _id_columns=(column,), _outputs=outputs)
                 equation = Equation(key, proof.add_operator("spout", "spout", []).name)
                 tracked = tracking.tracked(frame, column, of_emission, equation)
                 pipeline(tracker, fail_corrupt_records(tracker, tracked) if has_corrupt_records(frame) else tracked)

@@ -12,15 +12,25 @@ from acker_redis.acker import Acker, app_of
 from acker_redis.errors import BadConfigError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.emission.corrupt_records import check_corrupt_records
-from acker_redis.spark.emission.evidence import MANY_FAILED, OperatorEvidence
+from acker_redis.spark.emission.evidence import OperatorEvidence
 from acker_redis.spark.emission.messages import RunMessages, not_done, with_message_ids
+from acker_redis.spark.emission.place_columns import place_columns
 from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
 from acker_redis.spark.emission.whole_output import WholeOutput
 from acker_redis.spark.protocol import arguments
 from acker_redis.spark.runs.callbacks import with_retries
-from acker_redis.spark.runs.options import MessageIds, ReplayFrom, RunSettings, message_ids, replay_from, run_settings
+from acker_redis.spark.runs.late_ids import may_learn_ids
+from acker_redis.spark.runs.options import (
+    MessageIds,
+    ReplayFrom,
+    RunSettings,
+    check_messages,
+    message_ids,
+    replay_from,
+    run_settings,
+)
 from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of, result_of
-from acker_redis.spark.runtime.jobs import described
+from acker_redis.spark.runtime.jobs import reading_ids
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.output_modes import Output, check_output
 from acker_redis.spark.sources.files import check_outside
@@ -98,7 +108,7 @@ def run_tracked(
         emit_timeout_secs: time after which the jobs of an emission are cancelled, in seconds. The emission is then retried
             in parts until a message whose work never ends is alone, as with a message that kills its worker. Must be
             longer than the jobs of all messages together take. Code that the pipeline runs in the driver is not
-            interrupted. None: no timeout.
+            interrupted. A job that only reads message ids has the same limit, and ends the run beyond it. None: no timeout.
         run_id: id of the run. The id of an earlier run is refused. None: a random one.
         spout_id: owner of the roots; see `Spout`.
         executor_url: URL of the acker's server for executors, if theirs differs from this process's. Executors use it only
@@ -108,8 +118,9 @@ def run_tracked(
         progress: function that is called several times a second with a `Progress`.
 
     Raises:
-        PipelineError: a column is missing or has a type that Python workers can't receive; message ids are null or not
-            distinct; or `_corrupt_record` of `read_files` is missing. Nothing was emitted.
+        PipelineError: a column is missing or has a type that Python workers can't receive, or `_corrupt_record` of
+            `read_files` is missing. Nothing was emitted. Or message ids are null or not distinct. Nothing was acked, but
+            the first emission may have been written.
         BadConfigError: a setting is out of range or of the wrong type; the offset file belongs to another app or source, is
             in use, or is inside the source's folder; an executor can't reach the acker with `executor_url`; or `run_id`
             belongs to an earlier run. Nothing was emitted.
@@ -131,7 +142,7 @@ def run_tracked(
     notify = None if on_messages_done is None else with_retries(on_messages_done, "on_messages_done")
     return run_dataframe(
         messages, pipeline, settings, message_ids("run_tracked", ids), replay_from("run_tracked", replay), run_id, output,
-        None if notify is None else lambda done, _: notify(done), progress,
+        None if notify is None else lambda done, _: notify(done), progress, learns_ids=True,
     )  # fmt: skip
 
 
@@ -145,15 +156,17 @@ def run_dataframe(
     output: Output,
     on_done: Callable[[Int64Array, Spout], object] | None,
     progress: OnProgress | None,
+    *,
+    learns_ids: bool = False,
 ) -> RunResult:
     """Run a pipeline with checked settings.
 
-    `on_done` is called with message ids and the spout, which knows the dead letters among them.
+    `on_done` is called with message ids and the spout, which knows the dead letters among them. `learns_ids` says whether the
+    first emission may begin before the ids are read, which pays if they are a range.
     """
     started = time.monotonic()
     acker, offsets, letter_bytes = settings.acker, ids.progress, settings.dead_letter_bytes
-    if not isinstance(messages, DataFrame):
-        raise BadConfigError(f"messages={messages!r:.100} is not a DataFrame. Pass one with a row per message.")
+    check_messages(messages)
     check_output(output)
     if output == "whole":
         _check_whole(ids, replay, settings)
@@ -162,11 +175,12 @@ def run_dataframe(
     keeps = replay.max_bytes > 0
     url = settings.url(messages.sparkSession, is_needed=keeps)
     messages, column = with_message_ids(messages, ids.id_column, ids.partition, ids.offset)
+    partition, offset = place_columns(messages.schema, ids.partition, ids.offset)
     if offsets is not None:
-        check_outside(messages, ids.partition, offsets.path)
-    with nullcontext() if offsets is None else offsets.open(acker.config.app, ids.partition, ids.offset):
+        check_outside(messages, partition, offsets.path)
+    with nullcontext() if offsets is None else offsets.open(acker.config.app, partition, offset):
         if offsets is not None:
-            messages = not_done(messages, offsets, ids.partition, ids.offset)
+            messages = not_done(messages, offsets, partition, offset)
         claimed = run_id is not None  # a random one needs no claim
         run_id = uuid.uuid4().hex if run_id is None else run_id
         kept = app_of(acker).payloads(run_id) if keeps else None
@@ -181,11 +195,17 @@ def run_dataframe(
         completed = _CompletedMessages(spout, offsets, kept, on_done)
         spout.on_done = completed.done
         with noting_error(acker, spout.lane, run_id, settings.spout_id):
-            with own_errors(), described(messages.sparkSession, f"message ids of {acker.config.app}:{run_id}"):
-                spout.add(source.read_ids(offsets, ids.partition, ids.offset))
+            if learns_ids and output == "by_message" and may_learn_ids(messages, settings, ids, replay):
+                spout.state.unread = True
+            else:
+                key = f"{acker.config.app}:{run_id}"
+                with own_errors(), reading_ids(messages.sparkSession, key, settings.emit_timeout_secs):
+                    spout.add(source.read_ids(offsets, partition, offset))
             if claimed:
                 app_of(acker).claim_run(run_id)
-        evidence = OperatorEvidence(everything_counts=not settings.stop_if_all_fail or spout.state.fresh < MANY_FAILED)
+        evidence = OperatorEvidence(everything_counts=not settings.stop_if_all_fail)
+        if not spout.state.unread:
+            evidence.expect(spout.state.fresh)
         whole_output = WholeOutput(spout) if output == "whole" else None
         spout.state.one_by_one = whole_output is not None
         runner = EmissionRunner(
@@ -196,13 +216,14 @@ def run_dataframe(
             url,
             settings.emit_timeout_secs,
             whole_output,
-            letter_bytes,
-            source.failed_payloads,
         )
         spark = messages.sparkSession
 
         def emit(emission: Emission) -> None:
-            runner.run(emission, source, spark)
+            if emission.is_unread:  # in the spout's state, the end of the run changes that
+                runner.run_unread(emission, source, spark)
+            else:
+                runner.run(emission, source, spark)
 
         def between(is_emitting: bool) -> None:
             while not source.missing.empty():
@@ -214,7 +235,7 @@ def run_dataframe(
             with noting_error(acker, spout.lane, run_id, settings.spout_id):
                 emit(spout.state.empty_emission())
 
-        if not spout.state.fresh and whole_output is None:
+        if not (spout.state.unread or spout.state.fresh) and whole_output is None:
             emit_nothing()
         run_spout(spout, inheritable_thread_target(spark)(emit), between)
         if whole_output is not None and not whole_output.written:

@@ -1,13 +1,14 @@
 """Options of runs: message ids, replays, and the settings that all kinds of run share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Literal, Self
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import Acker
 from acker_redis.errors import BadConfigError
+from acker_redis.kafka.consumer import check_group, consumer_settings
 from acker_redis.model import ids
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import check_bound, check_finite
@@ -56,7 +57,8 @@ class MessageIds:
     def offsets(cls, partition: str = FILE, offset: str = ROW, *, progress: OffsetFile | None = None) -> Self:
         """Derive ids from partition and offset, in a new column `message_id`.
 
-        Rows of `read_files` have both columns.
+        Rows of `read_files` have both columns. So have rows of Spark's source of Kafka, with the columns `topic`, `partition`
+        and `offset`: there the partition is made of topic and number, as in `orders/0`.
 
             ids = MessageIds.offsets("topic_partition", "offset", progress=OffsetFile("progress.json"))
             run_tracked(messages, pipeline, acker=acker, ids=ids)
@@ -182,6 +184,14 @@ class RunSettings:
 
 
 @dataclass(frozen=True)
+class GroupSettings:
+    """Checked consumer group of `TrackedBatches`, which describes it."""
+
+    name: str
+    client: dict[str, Any] = field(repr=False)  # may hold passwords
+
+
+@dataclass(frozen=True)
 class StreamSettings(RunSettings):
     """Checked settings of `TrackedBatches`, which describes them."""
 
@@ -189,6 +199,39 @@ class StreamSettings(RunSettings):
     max_parked: int
     batch_wait_secs: float
     on_messages_done: Callable[[Int64Array], object] | None
+    kafka_group: GroupSettings | None
+
+
+@dataclass(frozen=True)
+class KafkaPolicies:
+    """Checked settings of the records of `run_kafka`, which describes them."""
+
+    on_lost: Literal["letter", "raise"]
+    on_recreated: Literal["raise", "restart"]
+    start: Literal["earliest", "latest"]
+    group: str
+    dead_letter_bytes: int
+    max_pending_bytes: int
+
+    def __post_init__(self) -> None:
+        """Check the settings.
+
+        Raises:
+            BadConfigError: one is not among its values, or out of range.
+        """
+        allowed = {
+            "on_lost": ("letter", "raise"),
+            "on_recreated": ("raise", "restart"),
+            "start": ("earliest", "latest"),
+        }
+        for name, values in allowed.items():
+            if (given := getattr(self, name)) not in values:
+                raise BadConfigError(f"run_kafka: {name}={given!r} is unknown. Use {' or '.join(map(repr, values))}.")
+        if self.max_pending_bytes is None:
+            raise BadConfigError(
+                "run_kafka: max_pending_bytes=None is no limit. Records would fill the memory. Set one."
+            )
+        check_bound("max_pending_bytes", self.max_pending_bytes)
 
 
 def run_settings(
@@ -225,12 +268,7 @@ def run_settings(
                 f"emit_timeout_secs={emit_timeout_secs} is out of range. Use a number above 0, or None."
             )
     check_bound("max_spout_pending", max_spout_pending)
-    is_number = isinstance(dead_letter_bytes, int) and not isinstance(dead_letter_bytes, bool)
-    if not is_number or not 0 <= dead_letter_bytes <= MAX_PAYLOAD_BYTES:
-        raise BadConfigError(
-            f"dead_letter_bytes={dead_letter_bytes!r} is not valid. Set it to the longest message that a dead letter "
-            f"keeps, in bytes, from 0 (none) to {MAX_PAYLOAD_BYTES}."
-        )
+    check_dead_letter_bytes(dead_letter_bytes)
     for name, callback in callbacks.items():
         if callback is not None and not callable(callback):
             raise BadConfigError(f"{call}: {name}={callback!r} is not callable. Pass a function, or omit it.")
@@ -238,6 +276,68 @@ def run_settings(
         acker, executor_url, ids.to_spout_id(spout_id), RetryPolicy() if retry is None else retry, stop_if_all_fail,
         emit_timeout_secs, max_spout_pending, dead_letter_bytes,
     )  # fmt: skip
+
+
+def check_messages(messages: object) -> None:
+    """Check that messages are a DataFrame.
+
+    Raises:
+        BadConfigError: they aren't.
+    """
+    if not isinstance(messages, DataFrame):
+        raise BadConfigError(f"messages={messages!r:.100} is not a DataFrame. Pass one with a row per message.")
+
+
+def check_endless(call: str, spark: object, stop: object) -> None:
+    """Check the session and the event of a run that goes on until it is stopped.
+
+    Raises:
+        BadConfigError: one of them is of the wrong type.
+    """
+    if not callable(getattr(spark, "createDataFrame", None)):
+        raise BadConfigError(f"{call}: spark={spark!r:.100} is not a SparkSession. Pass one as the first argument.")
+    if not callable(getattr(stop, "is_set", None)):
+        raise BadConfigError(
+            f"{call}: stop={stop!r:.100} is not an event, so it can't end the run. Pass a threading.Event."
+        )
+
+
+def group_settings(
+    call: str, kafka_group: str | None, kafka: Mapping[str, object] | None, ids: MessageIds
+) -> GroupSettings | None:
+    """Check the options `kafka_group` and `kafka`.
+
+    Raises:
+        BadConfigError: one of them is missing, or invalid; or message ids come from a column.
+        PipelineError: confluent-kafka is not installed.
+    """
+    if kafka_group is None and kafka is None:
+        return None
+    if kafka_group is None or kafka is None:
+        given, missing = ("kafka", "kafka_group") if kafka_group is None else ("kafka_group", "kafka")
+        raise BadConfigError(
+            f"{call}: {given} has no effect without {missing}. A commit needs the group and the brokers. Pass both, or none."
+        )
+    check_group(call, kafka_group)
+    if ids.id_column is not None:
+        raise BadConfigError(
+            f"{call}: ids={ids.id_column!r} can't be used with kafka_group. Offsets are completed record by record, so the "
+            "ids have to be those of records. Omit ids."
+        )
+    return GroupSettings(kafka_group, consumer_settings(kafka, kafka_group))
+
+
+def check_dead_letter_bytes(longest: object) -> None:
+    """Check the option `dead_letter_bytes`.
+
+    Raises:
+        BadConfigError: it is out of range.
+    """
+    if not isinstance(longest, int) or isinstance(longest, bool) or not 0 <= longest <= MAX_PAYLOAD_BYTES:
+        raise BadConfigError(
+            f"dead_letter_bytes={longest!r} is not valid. Set it to the longest message that a dead letter "
+            f"keeps, in bytes, from 0 (none) to {MAX_PAYLOAD_BYTES}."
+        )
 
 
 def message_ids(call: str, ids: object) -> MessageIds:

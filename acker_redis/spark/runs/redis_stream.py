@@ -23,7 +23,7 @@ from acker_redis.model.config import check_finite
 from acker_redis.spark.emission.evidence import OperatorEvidence
 from acker_redis.spark.emission.messages import MESSAGE_ID, as_json, id_of
 from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
-from acker_redis.spark.runs.options import run_settings
+from acker_redis.spark.runs.options import check_endless, run_settings
 from acker_redis.spark.runs.redis_group import RedisGroup
 from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of, result_of
 from acker_redis.spout.in_flight import Emission
@@ -138,6 +138,7 @@ def run_redis_stream(
             f"max_spout_pending={max_spout_pending!r}, block_ms={block_ms!r} and claim_secs={claim_secs!r} are not all in "
             "range. Use integers of 1 or more for the first two, and a number above 0 for claim_secs."
         )
+    check_endless("run_redis_stream", spark, stop)
     url = settings.url(spark)
     client = Client(source)
     try:
@@ -183,6 +184,7 @@ def _run(
     outages = Outages(log)
     end: float | None = None
     while True:
+        outages.wait_for(open_entries.keep_claimed)  # before the read, which takes over entries whose claims are old
         if stop.is_set():
             if end is None or loop.emission is not None:
                 end = time.monotonic() + stop_wait_secs
@@ -196,7 +198,6 @@ def _run(
                 spout.add(fresh)
                 if len(fresh) and spout.state.poison_search.is_stuck:
                     loop.hurry()  # new messages may show which one is poison
-        outages.wait_for(open_entries.keep_claimed)
         loop.step(POLL_MS if spout.state.left else 0, may_emit=end is None)
         if progress is not None:
             progress(progress_of(spout, is_emitting=loop.emission is not None))

@@ -20,6 +20,7 @@ class Progress:
         queued: number of messages that wait for their first or next emission.
         dead_letters: number of messages that are dead letters.
         is_emitting: whether an emission is running.
+        skipped: number of records that `run_kafka` skipped, because no message waits for them upstream.
     """
 
     run_id: str
@@ -28,6 +29,7 @@ class Progress:
     queued: int
     dead_letters: int
     is_emitting: bool
+    skipped: int = 0
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class RunResult:
         dead_letters: message id -> dead letter. For a Redis stream, the last 1,000.
         completed_offsets: partition -> first offset that is not known to be done. Empty without an `OffsetFile`.
         duration_secs: time from the call to its end, in seconds.
+        skipped: number of records that `run_kafka` skipped, because no message waits for them upstream.
     """
 
     run_id: str
@@ -47,6 +50,7 @@ class RunResult:
     dead_letters: Mapping[int, DeadLetter] = field(repr=False)
     completed_offsets: Mapping[str, int] = field(repr=False)
     duration_secs: float
+    skipped: int = 0
 
 
 OnProgress: TypeAlias = Callable[[Progress], object]

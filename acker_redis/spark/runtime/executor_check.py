@@ -14,6 +14,7 @@ from acker_redis.acker import Acker, app_of
 from acker_redis.errors import AckerError, BadConfigError, ServerUnavailableError
 from acker_redis.ledger.shards import generation_at
 from acker_redis.model.config import AckerConfig
+from acker_redis.spark.runtime.sessions import is_connect
 
 _checked: set[tuple[str, AckerConfig]] = set()
 
@@ -80,7 +81,7 @@ def _reply_to(url: str, config: AckerConfig, _: Iterator[pa.RecordBatch]) -> Ite
 
 def _runs_here(spark: SparkSession) -> bool:
     """Return True if the workers run on this machine, started by this process: `local[...]`."""
-    if getattr(spark, "_jsparkSession", None) is None:  # Spark Connect
+    if is_connect(spark):
         return False
     master = str(spark.sparkContext.master)
     return master.startswith("local") and not master.startswith("local-cluster")

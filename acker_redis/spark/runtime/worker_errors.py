@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from typing import cast
 from weakref import WeakKeyDictionary
 
-from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.errors import AnalysisException, ParseException, PySparkException
-from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.errors import AnalysisException, ParseException, PySparkException, PythonException
 
 from acker_redis import errors
 from acker_redis.errors import (
@@ -24,10 +22,12 @@ from acker_redis.errors import (
     NotAcceptedError,
     NotExactError,
     NotProvenError,
+    OutageError,
     PipelineError,
     ServerUnavailableError,
 )
 from acker_redis.model.interrupts import interruptible
+from acker_redis.spark.runtime.jvm import java_errors, java_exceptions
 
 _RAISED = re.compile(
     r"^(?:\S+: )?acker_redis\.errors\.(\w+)(?:: (.*?))?"
@@ -38,7 +38,11 @@ _RAISED = re.compile(
 """The error at the end of a Python traceback, with all lines of its text, up to the text that Spark appends."""
 
 
-_OF_JAVA = (CapturedException, Py4JJavaError)
+_CONNECT_ERRORS = "pyspark.errors.exceptions.connect"
+"""Module of the errors that a server of Spark Connect answers with. It can be imported only where gRPC is installed."""
+
+_STAGE_FAILED, _CANCELED = "Job aborted due to stage failure", "[OPERATION_CANCELED]"
+_EXECUTOR = "org.apache.spark.executor.Executor"
 
 _texts: WeakKeyDictionary[BaseException, str] = WeakKeyDictionary()
 
@@ -48,13 +52,13 @@ def text_of(exc: BaseException) -> str | None:
 
     The text of a Java error is requested only once, because PySpark needs two dozen calls of Java to build it.
     """
-    text = _texts.get(exc) if isinstance(exc, _OF_JAVA) else None
+    text = _texts.get(exc) if isinstance(exc, java_exceptions()) else None
     if text is None:
         try:
             text = str(exc)
-        except Py4JError:
+        except java_errors():
             return None
-        if isinstance(exc, _OF_JAVA):
+        if isinstance(exc, java_exceptions()):
             _texts[exc] = text
     return text
 
@@ -72,7 +76,7 @@ def acker_error_in(exc: BaseException) -> AckerError | None:
         if isinstance(carrier, AckerError):
             kind = next(kind for kind in type(carrier).__mro__ if kind.__module__ == errors.__name__)
             return cast(AckerError, kind(str(carrier)))
-        if isinstance(carrier, (PySparkException, Py4JError)) and (own := _in_text(carrier)) is not None:
+        if isinstance(carrier, (PySparkException, *java_errors())) and (own := _in_text(carrier)) is not None:
             return own
         carrier = carrier.__cause__
     return None
@@ -80,7 +84,7 @@ def acker_error_in(exc: BaseException) -> AckerError | None:
 
 _NO_ROWS_FAULT = (
     ServerUnavailableError, NotProvenError, LedgerLostError, AppNotFoundError, BadBatchError, PipelineError, BadConfigError,
-    NotExactError, NotAcceptedError,
+    NotExactError, NotAcceptedError, OutageError,
 )  # fmt: skip
 
 
@@ -88,12 +92,31 @@ def broke_in_a_job(exc: BaseException) -> bool:
     """Return True if an error comes from a Spark job and a row may be to blame for it."""
     if isinstance(exc, _NO_ROWS_FAULT):
         return False
-    return any(is_of_java(link) and not isinstance(link, (AnalysisException, ParseException)) for link in chain_of(exc))
+    return any(is_of_java(link) and _is_of_a_job(link) for link in chain_of(exc))
+
+
+def _is_of_a_job(exc: BaseException) -> bool:
+    """Return False if an error of Java's can't come from a Spark job.
+
+    Over Spark Connect, an error of a task says so itself: it is a worker's, or the frames of its stack are an executor's. A
+    cancelled request counts, too.
+    """
+    if isinstance(exc, (AnalysisException, ParseException)):
+        return False
+    if not _is_of_connect(exc) or isinstance(exc, PythonException):
+        return True
+    stack = getattr(exc, "getStackTrace", str)() or ""
+    text = str(exc)
+    return _STAGE_FAILED in text or _CANCELED in text or _EXECUTOR in stack
 
 
 def is_of_java(exc: BaseException) -> bool:
-    """Return True if Java raised an error."""
-    return isinstance(exc, _OF_JAVA)
+    """Return True if Java raised an error, in Spark's JVM or in the server of Spark Connect."""
+    return isinstance(exc, java_exceptions()) or _is_of_connect(exc)
+
+
+def _is_of_connect(exc: BaseException) -> bool:
+    return any(kind.__module__ == _CONNECT_ERRORS for kind in type(exc).__mro__)
 
 
 def chain_of(exc: BaseException, *, explicit: bool = False) -> list[BaseException]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
@@ -15,7 +16,7 @@ from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import anchor_codec, arguments
 from acker_redis.spark.protocol.columns import ANCHORS, SHARE, TRACKING
 from acker_redis.spark.runtime.executor_check import check_url
-from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sinks.output_modes import Outputs, guarded_writer
 from acker_redis.spark.sinks.sink import Sink
 from acker_redis.spark.worker.export import ExportStep
 
@@ -27,10 +28,12 @@ class Origin:
     Attributes:
         url: server's URL, as executors reach it.
         acker: the driver's acker.
+        initialise_roots: function that returns once the ledger has the emission's roots.
     """
 
     url: str | None = field(repr=False)  # may hold a password
     acker: Acker
+    initialise_roots: Callable[[], object] = field(default=lambda: None, repr=False)
 
 
 def export(
@@ -56,12 +59,11 @@ def export(
     fields = [field for field in tracked.schema.fields if field.name not in TRACKING]
     arguments.check_column_names([*(field.name for field in fields), column], "export")
     sink = Sink.add(proof, outputs, "export", name, tracked)
-    node = sink.node
+    node, writes = sink.node, outputs.allowed_writes(sink.node.name, any_mode=True)
     if outputs.waits or origin is None:
-        outputs.call_dry(
-            write, tracked.withColumn(column, F.lit(None)), outputs.allowed_writes(node.name, any_mode=True)
-        )
-        sink.with_kept_rows()
+        without_anchors = tracked.withColumn(column, F.lit(None)).drop(*TRACKING)
+        outputs.call_dry(write, partial(guarded_writer, without_anchors), writes)
+        sink.with_kept_rows().finish()
         return
     url = check_url(proof.session, origin.url, origin.acker)
     meter = proof.add_meter(node)
@@ -74,6 +76,8 @@ def export(
         StructType(output),
     )
     rows = metrics.meter_all(exported, meter).withColumn(ANCHORS, anchor_codec.encode(encoding, ANCHORS)).drop(SHARE)
+    proof.exports = True
+    proof.know_ids()
     with proof.job_description(node):
-        write(rows.withColumnRenamed(ANCHORS, column).write)
+        write(guarded_writer(rows.withColumnRenamed(ANCHORS, column), writes))
     proof.prove(node, meter, sink.equation, written=True)

@@ -6,19 +6,22 @@ run only when every remaining message has come through: its output is a whole.
 """
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import wraps
-from inspect import signature
+from functools import cache, partial, wraps
+from inspect import BoundArguments, signature
 from reprlib import Repr
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
-from py4j.protocol import Py4JError
-from pyspark.sql import DataFrame, DataFrameWriter
+from pyspark.sql import Column, DataFrame, DataFrameWriter, DataFrameWriterV2
 
 from acker_redis.errors import BadConfigError, NotExactError, PipelineError
-from acker_redis.spark.protocol.columns import TRACKING
+from acker_redis.spark.runtime.jvm import java_errors
+from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.captured_variables import snapshot
+from acker_redis.spark.sinks.source_checks import check_connections, check_creation, check_distribution, check_source
+from acker_redis.spark.sinks.trial_writes import check_by_trial
 
 log = logging.getLogger("acker_redis.spark")
 
@@ -28,6 +31,18 @@ Output: TypeAlias = Literal["by_message", "whole"]
 WRITES = ("save", "saveAsTable", "insertInto", "json", "parquet", "text", "csv", "orc", "xml", "jdbc")
 """Methods of a DataFrameWriter that write. The others only set options."""
 
+TABLE_WRITES = {
+    "append": "append",
+    "overwritePartitions": "overwrite",
+    "overwrite": "overwrite",
+    "replace": "overwrite",
+    "createOrReplace": "overwrite",
+    "create": "errorifexists",
+}
+"""Methods of a DataFrameWriterV2 that write -> the mode that they write in."""
+
+_CREATING = ("create", "createOrReplace", "replace")
+
 _TEXTS = Repr()
 """Formats arguments, shortened."""
 _TEXTS.maxstring = _TEXTS.maxother = 200
@@ -36,12 +51,8 @@ _HARMS = {
     "overwrite": "would replace the rows of earlier emissions",
     "ignore": "would leave out all rows after the first emission",
 }
+_APPEND = 'mode("append")'
 _FAILS = "would fail after the first emission, because the output exists then"
-
-_WAYS_OUT = (
-    'Failed messages are written again without the others. Use mode("append"), or run_tracked(..., output="whole"), which '
-    "replaces the output once it is complete. Pass allow_overwrite=True if each message has its own partition."
-)
 
 
 def check_output(output: str) -> None:
@@ -70,7 +81,7 @@ class Call(NamedTuple):
     @property
     def writes(self) -> bool:
         """True if the method writes; others set options."""
-        return self.method in WRITES
+        return self.method in WRITES or self.method in TABLE_WRITES
 
     def is_like(self, other: "Call") -> bool:
         """Return True if the other call has the same method and equal arguments."""
@@ -99,8 +110,12 @@ class AllowedWrites:
     expected: "list[Call] | None" = None
     calls: list[Call] = field(default_factory=list)
 
-    def check_mode(self, mode: str) -> None:
+    def check_mode(self, mode: str, method: str | None = None) -> None:
         """Check that the sink may write with a mode.
+
+        Args:
+            mode: mode of the write.
+            method: method of a DataFrameWriterV2 that writes so; None: the mode was set by its name.
 
         Raises:
             PipelineError: the mode is not allowed.
@@ -108,15 +123,22 @@ class AllowedWrites:
         mode = mode.lower()
         if self.any_mode or mode == ("append" if self.output == "by_message" else "overwrite"):
             return
+        called = f"mode {mode!r}" if method is None else f"{method}()"
         if self.output == "whole":
+            replacing = (
+                'mode("overwrite"), or insertInto with overwrite=True' if method is None else "createOrReplace()"
+            )
             raise PipelineError(
-                f"{self.sink!r}: mode {mode!r} doesn't replace the output of an earlier run or attempt. With "
-                'output="whole" rows would be written twice, or not at all. Use mode("overwrite"), or insertInto with '
-                "overwrite=True."
+                f"{self.sink!r}: {called} doesn't replace the output of an earlier run or attempt. With "
+                f'output="whole" rows would be written twice, or not at all. Use {replacing}.'
             )
         if mode == "overwrite" and self.may_overwrite:
             return
-        raise PipelineError(f"{self.sink!r}: mode {mode!r} {_HARMS.get(mode, _FAILS)}. {_WAYS_OUT}")
+        raise PipelineError(
+            f"{self.sink!r}: {called} {_HARMS.get(mode, _FAILS)}. Failed messages are written again without the others. Use "
+            f'{_APPEND if method is None else "append()"}. In a pipeline, run_tracked(..., output="whole") replaces the '
+            "output once it is complete, and allow_overwrite=True lets messages overwrite partitions of their own."
+        )
 
     def note(self, method: str, arguments: dict[str, Any]) -> None:
         """Record a call of a method of the writer.
@@ -125,7 +147,7 @@ class AllowedWrites:
             PipelineError: the first time, the function made another call, or passed other arguments.
         """
         texts = {name: _TEXTS.repr(value) for name, value in arguments.items()}
-        call = Call(method, texts, {name: snapshot(value) for name, value in arguments.items()})
+        call = Call(method, texts, {name: snapshot(_comparable(value)) for name, value in arguments.items()})
         at = len(self.calls)
         self.calls.append(call)
         if self.expected is None:
@@ -133,6 +155,19 @@ class AllowedWrites:
         before = self.expected[at] if at < len(self.expected) else None
         if before is None or not call.is_like(before):
             raise self._changed(f"calls {_describe(call, before)}", before and _describe(before, call))
+
+    def check_any_writes(self) -> None:
+        """Check that a call that writes was made.
+
+        Raises:
+            NotExactError: there was none.
+        """
+        if not any(call.writes for call in self.calls):
+            raise NotExactError(
+                f"{self.sink!r}: the function called no method of the writer that writes. Pass one that calls one of them, "
+                'once, such as lambda writer: writer.mode("append").parquet(path), or lambda writer: writer.append() for a '
+                "table."
+            )
 
     def check_all_made(self) -> None:
         """Check that the function has repeated all of its earlier calls.
@@ -151,6 +186,13 @@ class AllowedWrites:
         )
 
 
+def _comparable(value: object) -> object:
+    """Return the text of a column, because each call makes another one; any other value as it is."""
+    if isinstance(value, (tuple, list)):
+        return [_comparable(item) for item in value]
+    return str(value) if isinstance(value, Column) else value
+
+
 def _describe(call: Call, other: Call | None) -> str:
     """Format a call with the arguments that differ from the other's.
 
@@ -162,70 +204,129 @@ def _describe(call: Call, other: Call | None) -> str:
     return f"{call.method}({', '.join(f'{name}={text}' for name, text in texts.items())})"
 
 
-class GuardedWriter(DataFrameWriter):
-    """A writer that records its calls, and checks its mode before it writes."""
+class _Guard:
+    """Methods that guard one of Spark's writers, of either kind of session. Its class is made from both (`_guarded`)."""
 
-    def __init__(self, rows: DataFrame, writes: AllowedWrites) -> None:
-        super().__init__(rows)
-        self._writes = writes
+    def __init__(self, writer: Any, writes: AllowedWrites, rows: DataFrame, table: str | None = None) -> None:
+        self._writer, self._writes, self._rows, self._table = writer, writes, rows, table
         self._mode = "errorifexists"
-        self._is_inside = False
+        self._source: str | None = None
+        self._options: dict[str, str] = {}
+        self._settings: list[tuple[str, dict[str, Any]]] = []
 
-    def _run(self, spark: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Run one of Spark's methods. Calls that it makes on this writer itself are not recorded."""
-        outside, self._is_inside = self._is_inside, True
-        try:
-            return spark(self, *args, **options)
-        finally:
-            self._is_inside = outside
+    def _note(self, method: str, arguments: dict[str, Any]) -> None:
+        """Record a call that sets something."""
+        self._settings.append((method, arguments))
+        if method == "mode" and arguments["saveMode"] is not None:
+            self._mode = arguments["saveMode"]
+        elif method in ("format", "using"):
+            self._source = next(iter(arguments.values()))
+        elif method in ("option", "options"):
+            pairs = {arguments["key"]: arguments["value"]} if method == "option" else arguments.get("options", {})
+            self._options |= {key: str(value) for key, value in pairs.items()}
+        self._writes.note(method, arguments)
+
+    def _check(self, method: str, arguments: dict[str, Any]) -> None:
+        """Check a call that writes, and record it.
+
+        Raises:
+            PipelineError: the mode is not allowed, or the write can't be proven.
+        """
+        session, sink, table = self._rows.sparkSession, self._writes.sink, self._table
+        if table is not None:
+            self._writes.check_mode(TABLE_WRITES[method], method)
+            if method in _CREATING:
+                check_creation(session, sink, self._source, table, replaces=True)
+        else:
+            self._writes.check_mode(self._mode_of(method, arguments))
+            source = method if method == "jdbc" else arguments.get("format") or self._source
+            options = {**self._options, **arguments.get("options", {}), **(arguments.get("properties") or {})}
+            if method in ("save", "saveAsTable"):
+                check_source(session, sink, source)
+            path = arguments.get("path") or options.get("path")
+            if method in ("save", "saveAsTable") and not self._writes.dry:
+                mode, write = self._mode_of(method, arguments), (method, arguments, self._settings)
+                append = partial(self._append, method, arguments)
+                check_by_trial(self._rows, sink, source, path, mode, write, append)
+            if source == "jdbc":
+                check_connections(session, sink, options)
+            elif method == "save" and source is not None and path is not None:
+                check_distribution(session, sink, self._rows, path, options, source)
+            elif method in ("saveAsTable", "insertInto"):
+                table = arguments.get("name", arguments.get("tableName"))
+                if method == "saveAsTable" and table is not None:
+                    replaces = self._mode_of(method, arguments).lower() != "append"
+                    check_creation(session, sink, source, table, replaces=replaces)
+        if table is not None:
+            check_distribution(session, sink, self._rows, table, self._options)
+        self._writes.note(method, arguments)
+
+    def _append(self, method: str, arguments: dict[str, Any], rows: DataFrame) -> None:
+        """Append other rows to the target, with the settings of this writer."""
+        writer = rows.write
+        for setting, given in self._settings:
+            _apply(writer, setting, given)
+        _apply(writer, method, {**arguments, "mode": "append"})
+
+    def _mode_of(self, method: str, arguments: dict[str, Any]) -> str:
+        mode = self._mode if arguments.get("mode") is None else str(arguments["mode"])
+        if method == "insertInto":  # which has no other modes
+            overwrites = mode.lower() == "overwrite" if arguments.get("overwrite") is None else arguments["overwrite"]
+            return "overwrite" if overwrites else "append"
+        return mode
 
 
-def _bind(spark: Callable[..., Any], *args: Any, **options: Any) -> dict[str, Any]:
-    """Bind the arguments of a method to their names, without `self`."""
-    arguments = dict(signature(spark).bind(*args, **options).arguments)
-    del arguments["self"]
-    return arguments
+def _apply(writer: Any, method: str, arguments: dict[str, Any]) -> None:
+    """Call a method with arguments by name, as `signature(...).bind` returns them."""
+    function = getattr(type(writer), method)
+    bound = BoundArguments(signature(function), OrderedDict(self=writer, **arguments))
+    function(*bound.args, **bound.kwargs)
 
 
-def _noted(name: str) -> Callable[..., DataFrameWriter]:
-    spark = getattr(DataFrameWriter, name)
+@cache
+def _guarded(writer: Any) -> Any:
+    """Derive a writer that records its calls, and checks them before it writes.
+
+    Classic sessions and those of Spark Connect have writers of their own.
+    """
+    methods = {name: method for base in reversed(writer.__mro__) for name, method in vars(base).items()}
+    own = {name: _method(name, method) for name, method in methods.items() if callable(method) and name[0] != "_"}
+    return type(f"Guarded{writer.__name__}", (_Guard, writer), own)
+
+
+def _method(name: str, spark: Callable[..., Any]) -> Callable[..., Any]:
+    writes = name in WRITES or name in TABLE_WRITES
 
     @wraps(spark)
-    def call(self: GuardedWriter, *args: Any, **options: Any) -> DataFrameWriter:
-        arguments = _bind(spark, self, *args, **options)
-        if name == "mode" and arguments["saveMode"] is not None:
-            self._mode = arguments["saveMode"]
-        if not self._is_inside:
-            self._writes.note(name, arguments)
-        self._run(spark, *args, **options)
-        return self
+    def call(self: _Guard, *args: Any, **options: Any) -> Any:
+        arguments = dict(signature(spark).bind(self, *args, **options).arguments)
+        del arguments["self"]
+        if writes:
+            self._check(name, arguments)
+            if self._writes.dry:
+                return None
+        else:
+            self._note(name, arguments)
+        result = getattr(self._writer, name)(*args, **options)
+        return result if writes else self
 
     return call
 
 
-def _guarded(name: str) -> Callable[..., None]:
-    spark = getattr(DataFrameWriter, name)
-
-    @wraps(spark)
-    def write(self: GuardedWriter, *args: Any, **options: Any) -> None:
-        arguments = _bind(spark, self, *args, **options)
-        mode = self._mode if arguments.get("mode") is None else str(arguments["mode"])
-        if name == "insertInto":
-            overwrites = mode.lower() == "overwrite" if arguments.get("overwrite") is None else arguments["overwrite"]
-            mode = "overwrite" if overwrites else "append"  # insertInto has no other modes
-        writes = self._writes
-        if not self._is_inside:
-            writes.check_mode(mode)
-            writes.note(name, arguments)
-        if not writes.dry:
-            self._run(spark, *args, **options)
-
-    return write
+def guarded_writer(rows: DataFrame, writes: AllowedWrites) -> DataFrameWriter:
+    """Return a writer of rows that records its calls, and checks its mode before it writes."""
+    writer = rows.write
+    kind: Any = type(writer)
+    guarded: DataFrameWriter = _guarded(kind)(writer, writes, rows)
+    return guarded
 
 
-for _name, _method in vars(DataFrameWriter).items():
-    if callable(_method) and not _name.startswith("_"):
-        setattr(GuardedWriter, _name, (_guarded if _name in WRITES else _noted)(_name))
+def guarded_table_writer(rows: DataFrame, table: str, writes: AllowedWrites) -> DataFrameWriterV2:
+    """Return a writer of rows into a table that records its calls, and checks them before it writes."""
+    writer = rows.writeTo(table)
+    kind: Any = type(writer)
+    guarded: DataFrameWriterV2 = _guarded(kind)(writer, writes, rows, table)
+    return guarded
 
 
 @dataclass
@@ -255,21 +356,22 @@ class Outputs:
         return AllowedWrites(sink, self.output, may_overwrite, any_mode)
 
     def call_dry(
-        self, write: Callable[[DataFrameWriter], object], tracked: DataFrame, writes: AllowedWrites
+        self, write: Callable[[Any], object], make_writer: Callable[[AllowedWrites], object], writes: AllowedWrites
     ) -> list[Call]:
         """Call a function with a writer that writes nothing, and return its calls.
+
+        Args:
+            write: the function.
+            make_writer: function that makes the writer for the writes that it may do.
+            writes: the writes that the sink may do.
 
         Raises:
             PipelineError: a mode is not allowed.
             NotExactError: the function called no method that writes.
         """
         dry = replace(writes, dry=True, calls=[])
-        write(GuardedWriter(tracked.drop(*TRACKING), dry))
-        if not any(call.writes for call in dry.calls):
-            raise NotExactError(
-                f"{writes.sink!r}: the function called no writing method of the DataFrameWriter. Pass one that calls "
-                f"{', '.join(WRITES[:-1])} or {WRITES[-1]}, once."
-            )
+        write(make_writer(dry))
+        dry.check_any_writes()
         return dry.calls
 
     def keep_checkpoint(self, rows: DataFrame) -> DataFrame:
@@ -293,9 +395,11 @@ class Outputs:
     def release(self) -> None:
         """Drop the kept rows."""
         for rows in self._kept:
+            if is_connect(rows.sparkSession):
+                continue  # the server drops them with the last frame over them
             try:
                 rows._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001
-            except Py4JError:
+            except java_errors():
                 log.debug("kept rows not released, Spark will drop them", exc_info=True)
         self._kept.clear()
         self._waiting.clear()

@@ -4,21 +4,22 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis.errors import PipelineError
 from acker_redis.spark.operators.map_in_arrow import map_in_arrow
 from acker_redis.spark.proof import metrics
 from acker_redis.spark.proof.proof import Proof
-from acker_redis.spark.proof.received_failures import failures_accumulator
 from acker_redis.spark.protocol import arguments
-from acker_redis.spark.protocol.columns import OUT, ROOTS, ROWS, SHARE
+from acker_redis.spark.protocol.columns import FAILURE, OUT, ROOTS, ROWS, SHARE
 from acker_redis.spark.sinks.output_modes import Outputs
 from acker_redis.spark.sinks.sink import Sink
 from acker_redis.spark.worker.failures import NoRetry, OnError
-from acker_redis.spark.worker.partitions import PartitionsStep, Write
+from acker_redis.spark.worker.partitions import PartitionsStep, Prepare, Write
 
-_CONSUMED = StructType([StructField(column, LongType()) for column in (SHARE, ROWS, OUT)])
+_CONSUMED = StructType(
+    [*(StructField(column, LongType()) for column in (SHARE, ROWS, OUT)), StructField(FAILURE, StringType())]
+)
 
 
 def write_partitions(
@@ -44,20 +45,40 @@ def write_partitions(
         )
     sink = Sink.add(proof, outputs, kind, name, tracked)
     if not outputs.waits:
-        return _consume(sink, write, on_error, no_retry)()
+        return consume(sink, write, on_error, no_retry)()
     sink = sink.with_kept_rows()
-    outputs.write_later(_consume(sink, write, on_error, no_retry))
-    return sink.rows.count()
+    sink.finish()
+    outputs.write_later(consume(sink, write, on_error, no_retry))
+    return sink.count
 
 
-def _consume(sink: Sink, write: Write, on_error: OnError, no_retry: NoRetry) -> Callable[[], int]:
-    """Return the action, to be called now or later. It runs the function as it is now."""
+def consume(
+    sink: Sink,
+    write: Write,
+    on_error: OnError,
+    no_retry: NoRetry = (),
+    *,
+    only_refused: bool = False,
+    prepare: Prepare | None = None,
+) -> Callable[[], int]:
+    """Return the action, to be called now or later. It runs the function as it is now.
+
+    Args:
+        sink: the sink, whose rows the function gets.
+        write: the function.
+        on_error: effect of an exception in it; see `PartitionsStep`.
+        no_retry: exceptions that a retry can't help.
+        only_refused: see `PartitionsStep`.
+        prepare: see `PartitionsStep`.
+    """
     proof, node, equation = sink.proof, sink.node, sink.equation
-    meter, failed = proof.add_meter(node), proof.add_meter(node, has_failures=True)
-    failures = failures_accumulator(proof.session.sparkContext)
+    meter, failed = proof.add_meter(node), proof.add_meter(node, metrics.read_removed_in_python)
+    max_bytes = proof.max_failure_bytes
     rows = sink.rows if on_error == "fail" else sink.rows.drop(ROOTS)
     consumed = map_in_arrow(
-        rows, lambda columns: PartitionsStep(node.name, failed, write, on_error, failures, no_retry, columns), _CONSUMED
+        rows,
+        lambda columns: PartitionsStep(node.name, write, on_error, max_bytes, no_retry, columns, only_refused, prepare),
+        _CONSUMED,
     )
     metered = metrics.meter_all(metrics.meter_removed_in_python(consumed, failed, ROWS, stays=ROWS), meter, ROWS)
 

@@ -1,6 +1,6 @@
 """One sink over a frame: an action that must be proven.
 
-It is proven at once or, if sinks wait, once its rows are kept.
+It is proven when it has run or, if its rows are kept, before that.
 """
 
 from dataclasses import dataclass, replace
@@ -24,6 +24,7 @@ class Sink:
         node: the action.
         rows: rows that it consumes.
         equation: expected sum of these rows.
+        count: number of kept rows; 0 if they aren't kept.
     """
 
     proof: Proof
@@ -31,6 +32,7 @@ class Sink:
     node: Node
     rows: DataFrame
     equation: Equation
+    count: int = 0
 
     @classmethod
     def add(cls, proof: Proof, outputs: Outputs, kind: str, name: str | None, tracked: DataFrame) -> Self:
@@ -39,15 +41,27 @@ class Sink:
         return cls(proof, outputs, proof.add_action(kind, name, [equation.node]), tracked, equation)
 
     def with_kept_rows(self) -> Self:
-        """Compute and prove the rows now.
+        """Compute the rows now, keep them, and prove what was kept.
 
-        Returns the sink over the kept rows, which `Outputs.release` drops.
+        Spark computes a block again that it has lost before all were kept, so the rows are read back for the proof. From then
+        on a lost block is an error.
+
+        Returns the sink over the kept rows, which `Outputs.release` drops. `finish` is still to be called.
         """
         meter = self.proof.add_meter(self.node)
         with self.proof.job_description(self.node):
-            rows = self.outputs.keep_checkpoint(metrics.meter_all(self.rows, meter).localCheckpoint())
-        removed = self.proof.prove(self.node, meter, self.equation, written=False)
-        equation = self.equation.behind_checkpoint(removed)
+            kept = self.outputs.keep_checkpoint(metrics.meter_all(self.rows, meter).localCheckpoint())
+            equation = self.equation.behind_checkpoint(self._prove(meter, self.equation))
+            meter = self.proof.add_meter(self.node)
+            count = metrics.meter_all(kept, meter).count()
+        self._prove(meter, equation)
+        return replace(self, rows=with_equation(kept, equation), equation=equation, count=count)
+
+    def finish(self) -> None:
+        """Declare the kept rows done, or checked."""
         if self.outputs.only_checked:
-            self.outputs.counts[self.node.name] = rows.count()
-        return replace(self, rows=with_equation(rows, equation), equation=equation)
+            self.outputs.counts[self.node.name] = self.count
+        self.proof.finish(self.node, self.count)
+
+    def _prove(self, meter: str, equation: Equation) -> int:
+        return self.proof.prove(self.node, meter, equation, written=False, final=False)

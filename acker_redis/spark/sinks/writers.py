@@ -2,21 +2,25 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
-from pyspark.sql import DataFrame, DataFrameWriter
+from pyspark.sql import DataFrame, DataFrameWriter, DataFrameWriterV2, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 
-from acker_redis.errors import PipelineError
+from acker_redis.errors import NotExactError, PipelineError
 from acker_redis.spark.proof import metrics
-from acker_redis.spark.proof.blame import failed_in_a_job, mark_handled
+from acker_redis.spark.proof.blame import cause_of, failed_in_a_job, mark_handled
 from acker_redis.spark.proof.proof import Proof
-from acker_redis.spark.proof.received_failures import cause_of
+from acker_redis.spark.proof.responses import responses_of
 from acker_redis.spark.protocol import arguments
 from acker_redis.spark.protocol.columns import ROOTS, SHARE, TRACKING
+from acker_redis.spark.runtime import frames
+from acker_redis.spark.runtime.jobs import jobs_started
+from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.captured_variables import CapturedVariables
-from acker_redis.spark.sinks.output_modes import GuardedWriter, Outputs
+from acker_redis.spark.sinks.output_modes import AllowedWrites, Outputs, guarded_table_writer, guarded_writer
 from acker_redis.spark.sinks.sink import Sink
 from acker_redis.spark.worker.data_source import consuming
 from acker_redis.spark.worker.failures import OnError, Reason, failure_of
@@ -33,21 +37,65 @@ def write(
     allow_overwrite: bool,
 ) -> None:
     """Implement `Tracker.write`."""
-    arguments.check_on_error(on_error, "write")
-    outputs.refuse_on_error(on_error, "write")
     arguments.check_function(
         write, "write", 'a function of the DataFrameWriter, such as lambda writer: writer.mode("append").parquet(path)'
     )
-    sink = Sink.add(proof, outputs, "write", name, tracked)
-    writes = outputs.allowed_writes(sink.node.name, may_overwrite=allow_overwrite)
+    _write_guarded(
+        proof, outputs, tracked, "write", guarded_writer, write, on_error, name, may_overwrite=allow_overwrite
+    )
+
+
+def write_table(
+    proof: Proof,
+    outputs: Outputs,
+    tracked: DataFrame,
+    table: str,
+    write: Callable[[DataFrameWriterV2], object],
+    on_error: OnError,
+    name: str | None,
+    *,
+    allow_overwrite: bool,
+) -> None:
+    """Implement `Tracker.write_table`."""
+    arguments.check_function(
+        write, "write_table", "a function of the DataFrameWriterV2, such as lambda writer: writer.append()"
+    )
+    if not isinstance(table, str) or not table:
+        raise PipelineError(f"write_table: table={table!r} is no name of a table. Pass one, such as 'sales.items'.")
+
+    def make_writer(rows: DataFrame, writes: AllowedWrites) -> DataFrameWriterV2:
+        return guarded_table_writer(rows, table, writes)
+
+    _write_guarded(
+        proof, outputs, tracked, "write_table", make_writer, write, on_error, name, may_overwrite=allow_overwrite
+    )
+
+
+def _write_guarded(
+    proof: Proof,
+    outputs: Outputs,
+    tracked: DataFrame,
+    kind: str,
+    make_writer: Callable[[DataFrame, AllowedWrites], Any],
+    write: Callable[[Any], object],
+    on_error: OnError,
+    name: str | None,
+    *,
+    may_overwrite: bool,
+) -> None:
+    arguments.check_on_error(on_error, kind)
+    outputs.refuse_on_error(on_error, kind)
+    sink = Sink.add(proof, outputs, kind, name, tracked)
+    writes = outputs.allowed_writes(sink.node.name, may_overwrite=may_overwrite)
     if outputs.waits:  # fail before rows are computed; keep the calls, because a loop's variable changes later
-        writes.expected = outputs.call_dry(write, tracked, writes)
+        writes.expected = outputs.call_dry(write, partial(make_writer, tracked.drop(*TRACKING)), writes)
 
     def write_checked(rows: DataFrame) -> None:
-        write(GuardedWriter(rows, writes))
+        write(make_writer(rows, writes))
         writes.check_all_made()
+        writes.check_any_writes()
 
-    _run(sink, write_checked, on_error, written=True)
+    _run(sink, write_checked, on_error)
 
 
 def write_dataframe(
@@ -65,7 +113,31 @@ def write_dataframe(
     sink = Sink.add(proof, outputs, "write_dataframe", name, tracked)
     if outputs.waits:
         outputs.check_before_writing(partial(_check_unchanged, sink.node.name, CapturedVariables(write)))
-    _run(sink, write, on_error, written=False)
+    sink = sink.with_kept_rows()
+    if outputs.waits:
+        sink.finish()
+        outputs.write_later(partial(_call, sink, write, "raise"))
+    elif _call(sink, write, on_error):
+        sink.finish()
+
+
+def _call(sink: Sink, write: Callable[[DataFrame], object], on_error: OnError) -> bool:
+    """Call a function with the kept rows. Return True if it has returned, False if it has failed its rows."""
+    before = _started(sink.proof.session)
+    with sink.proof.job_description(sink.node):
+        if not _succeeds(sink, lambda: write(sink.rows.drop(*TRACKING)), on_error):
+            return False
+    if sink.count and _started(sink.proof.session) == before:
+        raise NotExactError(
+            f"{sink.node.name!r}: the function ran no Spark job, so it has not written its {sink.count:,} rows. Call a method "
+            "that runs one, such as rows.writeTo(table).append() or rows.collect()."
+        )
+    return True
+
+
+def _started(session: SparkSession) -> int:
+    """Return the number of jobs so far, or over Spark Connect, that of requests that ran some."""
+    return responses_of(session).started if is_connect(session) else jobs_started(session)
 
 
 def _check_unchanged(sink: str, used: CapturedVariables) -> None:
@@ -108,30 +180,40 @@ def write_data_source(
     def save(rows: DataFrame) -> None:
         rows.write.format(consuming_source.name()).mode(mode).options(**options).save()
 
-    _run(sink, save, on_error, written=True)
+    _run(sink, save, on_error)
 
 
-def _run(sink: Sink, write: Callable[[DataFrame], object], on_error: OnError, *, written: bool) -> None:
-    if sink.outputs.waits:
-        sink.outputs.write_later(partial(_run_now, sink.with_kept_rows(), write, "raise", written=written))
-    else:
-        _run_now(sink, write, on_error, written=written)
+def _run(sink: Sink, write: Callable[[DataFrame], object], on_error: OnError) -> None:
+    if not sink.outputs.waits:
+        _run_now(sink, write, on_error)
+        return
+    sink = sink.with_kept_rows()
+    sink.finish()
+    sink.outputs.write_later(partial(_run_now, sink, write, "raise"))
 
 
-def _run_now(sink: Sink, write: Callable[[DataFrame], object], on_error: OnError, *, written: bool) -> None:
+def _run_now(sink: Sink, write: Callable[[DataFrame], object], on_error: OnError) -> None:
     proof = sink.proof
     meter = proof.add_meter(sink.node)
-    rows = metrics.meter_all(sink.rows, meter).drop(*TRACKING)
+    rows = frames.without(metrics.meter_all(sink.rows, meter), *TRACKING)
+    with proof.job_description(sink.node):
+        if not _succeeds(sink, lambda: write(rows), on_error):
+            return
+    proof.prove(sink.node, meter, sink.equation, written=True)
+
+
+def _succeeds(sink: Sink, write: Callable[[], object], on_error: OnError) -> bool:
+    """Return True if a function returns, False if a job of it failed and so did the sink's rows."""
+    proof = sink.proof
     try:
-        with proof.job_description(sink.node):
-            write(rows)
+        write()
     except Exception as exc:
         if on_error == "raise" or not failed_in_a_job(exc, proof.session, proof.job_tag):
             raise
         _fail(sink, cause_of(exc))
         mark_handled(proof.session, proof.job_tag)
-    else:
-        proof.prove(sink.node, meter, sink.equation, written=written)
+        return False
+    return True
 
 
 def _fail(sink: Sink, reason: Reason) -> None:

@@ -14,6 +14,7 @@ from acker_redis.acker import Acker
 from acker_redis.errors import BadConfigError
 from acker_redis.spark.protocol.message_json import FROM_JSON
 from acker_redis.spark.runtime.executor_check import check_url
+from acker_redis.spark.runtime.sessions import parallelism
 from acker_redis.spark.worker.dead_letters import SCHEMA, ReadDeadLetters
 from acker_redis.store.dead_letter import check_time, millis
 
@@ -58,12 +59,17 @@ def read_dead_letters(
     first = acker.dead_letters.first_ms()
     begin = max(0 if since is None else millis(since), first or 0)
     end = acker.dead_letters.now_ms() + 1 if until is None else millis(until)
-    parts = max(1, min(spark.sparkContext.defaultParallelism, acker.dead_letters.count() // _LETTERS_PER_PARTITION))
+    parts = max(1, min(parallelism(spark), acker.dead_letters.count() // _LETTERS_PER_PARTITION))
     edges = np.linspace(begin, end, parts + 1).astype(np.int64).tolist() if first is not None else []
     spans = [(start, stop - 1) for start, stop in pairwise(edges) if start < stop]
     columns = [pa.array([span[side] for span in spans], pa.int64()) for side in (0, 1)]
-    frame = spark.createDataFrame(pa.table(columns, names=["begin", "end"])).repartition(parts)
-    letters = frame.mapInArrow(ReadDeadLetters(url, acker.config.app), from_arrow_schema(SCHEMA))
+    # The schema is for Spark Connect, which takes none from an empty table.
+    frame = spark.createDataFrame(pa.table(columns, names=["begin", "end"]), "begin bigint, end bigint").repartition(
+        parts
+    )
+    letters = frame.mapInArrow(
+        ReadDeadLetters(url, acker.config.app), from_arrow_schema(SCHEMA, prefer_timestamp_ntz=True)
+    )
     return (
         letters
         if payload_schema is None

@@ -4,7 +4,6 @@ Spark's own readers don't number the rows of text, CSV and JSON. Here one task n
 Spark parses them. If only the numbers are needed, as for message ids, nothing is parsed.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis.errors import BadConfigError
 from acker_redis.spark.protocol import arguments
+from acker_redis.spark.runtime.file_systems import file_system
 from acker_redis.spark.sources import file_formats, parsing
 from acker_redis.spark.sources.ambiguous_json import AmbiguityCheck, ambiguity_check
 from acker_redis.spark.sources.file_formats import CORRUPT, Format
@@ -69,8 +69,9 @@ def read_files(
     paths = list_files(path)
     if not paths:
         raise BadConfigError(f"No files in {path}. Pass a file, or a folder with files.")
-    rows_schema = from_arrow_schema(_schema_of(path, paths, file_format)) if schema is None else schema
-    output = arguments.struct(rows_schema, "read_files")
+    if schema is None:
+        schema = from_arrow_schema(_schema_of(path, paths, file_format), prefer_timestamp_ntz=True)
+    output = arguments.struct(schema, "read_files")
     given = {FILE, ROW, CORRUPT} if file_formats.is_parsed(file_format) else {FILE, ROW}
     taken = given & {name.lower() for name in output.names}
     if taken:
@@ -101,7 +102,7 @@ def list_files(path: str) -> list[str]:
     Raises:
         BadConfigError: the path doesn't exist.
     """
-    system, place = _system(path)
+    system, place = file_system(path)
     info = system.get_file_info(place)
     if info.type == pa.fs.FileType.NotFound:
         raise BadConfigError(f"{path} does not exist. Pass the path of a file or folder.")
@@ -122,7 +123,7 @@ def check_outside(frame: DataFrame, partition: str, place: Path) -> None:
     read_from = frame.schema[partition].metadata.get(READ_FROM) if partition in frame.columns else None
     if read_from is None:
         return
-    system, base = _system(read_from)
+    system, base = file_system(read_from)
     if isinstance(system, pa.fs.LocalFileSystem) and place.is_relative_to(Path(base).resolve()):
         inner = place.relative_to(Path(base).resolve())
         if not _is_hidden(inner.as_posix()):
@@ -132,17 +133,9 @@ def check_outside(frame: DataFrame, partition: str, place: Path) -> None:
             )
 
 
-def _system(path: str) -> tuple[pa.fs.FileSystem, str]:
-    """Find the file system of a path or URI, and the path there. Only whole URIs are parsed, never file names."""
-    if "://" in path:
-        system_and_path: tuple[pa.fs.FileSystem, str] = pa.fs.FileSystem.from_uri(path)
-        return system_and_path
-    return pa.fs.LocalFileSystem(), os.path.abspath(path)  # noqa: PTH100
-
-
 def _schema_of(path: str, paths: list[str], file_format: Format) -> pa.Schema:
     """Infer the columns from the first file that isn't empty."""
-    system, _ = _system(path)
+    system, _ = file_system(path)
     for place in paths:
         schema = file_formats.schema_of(system, place, file_format)
         if schema is not None:
@@ -152,7 +145,7 @@ def _schema_of(path: str, paths: list[str], file_format: Format) -> pa.Schema:
 
 def _header_of(path: str, paths: list[str], wanted: list[str]) -> list[str]:
     """Read the header of the first file that isn't empty. Files that lack a column are refused when they are read."""
-    system, _ = _system(path)
+    system, _ = file_system(path)
     for place in paths:
         header = file_formats.header_of(system, place)
         if header is not None:
@@ -179,7 +172,7 @@ class _Reading:
     details: pa.Schema | AmbiguityCheck | _Csv
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        system, _ = _system(self.base)
+        system, _ = file_system(self.base)
         for names in batches:
             for path in names.column(0).to_pylist():
                 row = 0

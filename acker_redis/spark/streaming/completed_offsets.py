@@ -32,6 +32,18 @@ class CompletedOffsets:
         """Values that changed since they were published."""
         return {name: offset for name, offset in self.values.items() if self._published.get(name) != offset}
 
+    @property
+    def open(self) -> Mapping[int, tuple[str, int]]:
+        """Messages that weren't done at the last `update`: message id -> partition, offset."""
+        return self._open
+
+    def places_of(self, messages: Sequence[int]) -> dict[int, tuple[str, int]]:
+        """Find partition and offset of messages of this micro-batch, or of open ones. The others are left out."""
+        found = {message: self._open[message] for message in messages if message in self._open}
+        for row in np.flatnonzero(np.isin(self._ids, messages)).tolist():
+            found.setdefault(int(self._ids[row]), (self._names[self._of_message[row]], int(self._offsets[row])))
+        return found
+
     def mark_published(self, values: Mapping[str, int]) -> None:
         """Record that `values` were published."""
         self._published |= values

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +28,7 @@ from acker_redis.errors import AckerError, BadConfigError, PipelineError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.interrupts import interrupt_behind
 from acker_redis.spark.emission.messages import PAYLOAD, Places, among, as_json, from_json, id_of, read_places
+from acker_redis.spark.emission.place_columns import place_columns
 from acker_redis.spark.protocol import arguments
 from acker_redis.spark.streaming.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.schema_changes import row_converter
@@ -52,13 +53,21 @@ class ParkedRows:
         stream: columns of the stream, as JSON; None: unknown.
     """
 
-    def __init__(self, messages: ParkedMessages, dead_letter_bytes: int) -> None:
-        """Start without a micro-batch."""
+    def __init__(
+        self, messages: ParkedMessages, dead_letter_bytes: int, keep: Callable[[], object] = lambda: None
+    ) -> None:
+        """Start without a micro-batch.
+
+        Args:
+            messages: parked messages.
+            dead_letter_bytes: longest row that a dead letter keeps as JSON, in bytes.
+            keep: function that is called before a part of the micro-batch is read, as many others may be.
+        """
         self.messages = messages
         self.column = ""
         self.schema: StructType | None = None
         self.stream: str | None = None
-        self._dead_letter_bytes = dead_letter_bytes
+        self._dead_letter_bytes, self._keep = dead_letter_bytes, keep
         self._frame: DataFrame | None = None
         self._ids = np.array([], np.int64)
         self._has_others = False
@@ -76,8 +85,10 @@ class ParkedRows:
 
     def places(self, partition: str, offset: str) -> tuple[Int64Array, Places] | None:
         """Read the places of parked messages, as `read_places` does; None if their rows lack such columns."""
-        wanted = {name.lower() for name in (partition, offset, self.column)}
-        if self.schema is None or not wanted <= {name.lower() for name in self.schema.names}:
+        if self.schema is None:
+            return None
+        wanted = {name.lower() for name in (*place_columns(self.schema, partition, offset), self.column)}
+        if not wanted <= {name.lower() for name in self.schema.names}:
             return None
         return read_places(self._frame_of([row.data for row in self.messages.rows()]), self.column, partition, offset)
 
@@ -119,6 +130,11 @@ class ParkedRows:
                 first[message] = row
         self.messages.park(first)
         return np.array(list(first), np.int64)
+
+    @property
+    def has_to_read(self) -> bool:
+        """Whether `finish_batch` may read rows, in a job."""
+        return self._frame is not None and bool(self.messages.left or self.messages.queued_in_batch)
 
     def finish_batch(self) -> None:
         """Park the rows of the micro-batch whose messages are not done."""
@@ -235,11 +251,10 @@ class ParkedRows:
         kept = [messages[message].data for message in ids.tolist() if message in messages]
         if self._frame is None or not fresh:
             return self._frame_of(kept)
-        rows = (
-            self._frame
-            if len(fresh) == len(self._ids) and not self._has_others
-            else among(self._frame, self.column, np.array(fresh, np.int64))
-        )
+        rows = self._frame
+        if len(fresh) < len(self._ids) or self._has_others:
+            self._keep()
+            rows = among(self._frame, self.column, np.array(fresh, np.int64))
         return rows.unionByName(self._frame_of(kept)) if kept else rows
 
     def _frame_of(self, rows: list[bytes]) -> DataFrame:

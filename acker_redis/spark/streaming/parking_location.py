@@ -1,4 +1,4 @@
-"""Parking location of a stream: a folder of snapshots, on any file system that Spark writes to.
+"""Parking location of a stream: a folder of snapshots, on a local disk or in an object store.
 
 `query.json` names the query that owns the folder and the newest snapshot, so that a missing one is noticed. A snapshot is a
 Parquet file `<batch>-<number>.parquet` with all messages that were parked when that micro-batch ended, or later. It counts
@@ -12,14 +12,14 @@ further, the messages parked at that time are unknown, unless the very first sna
 import json
 import logging
 import re
-from typing import Any, NamedTuple
-
-from py4j.protocol import Py4JError
-from pyspark.sql import SparkSession
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from acker_redis.client.backoff import BACKOFF_BASE_SECS, Backoff
 from acker_redis.errors import AckerError, BadConfigError
-from acker_redis.spark.runtime.jvm import java_class
+from acker_redis.spark.runtime.file_systems import scheme_of
+from acker_redis.spark.streaming.folder import Folder
+from acker_redis.spark.streaming.kept_letters import KeptLetter, letters_in, to_bytes
 from acker_redis.spark.streaming.snapshot import VERSION, Snapshot, from_parquet, to_parquet
 
 log = logging.getLogger("acker_redis.spark")
@@ -27,7 +27,7 @@ log = logging.getLogger("acker_redis.spark")
 FORMAT = "acker_redis.park"
 
 _NAME = re.compile(r"^(\d+)-(\d+)\.parquet$")
-_OWNER_FILE = "query.json"
+_OWNER_FILE, _TOPICS_FILE, _LETTERS_FILE = "query.json", "kafka_topics.json", "kafka_letters.json"
 _OUTAGE_TIMEOUT_SECS, _MOST_WAIT_SECS = 600.0, 30.0
 """Longest outage of the store (such as a full disk) that is waited for, and longest pause between two tries."""
 
@@ -94,29 +94,29 @@ class ParkingLocation:
 
     Attributes:
         query: id of the streaming query that owns the folder; None: the folder is new.
-        checkpoint: checkpoint location of that query.
+        checkpoint: checkpoint location of that query, as a path or URI.
     """
 
-    def __init__(self, spark: SparkSession, path: str, app: str) -> None:
+    def __init__(self, path: str, app: str) -> None:
         """Read which query owns the folder.
 
         Raises:
-            BadConfigError: the folder belongs to another app or program, is damaged, or is unreadable.
+            BadConfigError: the folder belongs to another app or program, is damaged or unreadable, or is on an unknown file
+                system.
         """
         self.query: str | None = None
         self.checkpoint = ""
         self._path, self._app = path, app
-        self._hadoop_path = java_class(spark.sparkContext, "org.apache.hadoop.fs.Path")
         self._number = -1  # of the last snapshot, as far as this process knows
         self._newest: SnapshotId | None = None
+        self._kafka_files: dict[str, bytes] = {}  # as far as this process has read or written them
         try:
-            self._folder = self._hadoop_path(path)
-            self._files = self._folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
-            self._exists = self._files.exists(self._folder)
-            owner = self._read_owner()
-        except Py4JError as exc:
+            self._folder = Folder(path)
+            self._exists = self._folder.exists()
+            owner = self._read(_OWNER_FILE)
+        except OSError as exc:
             raise BadConfigError(
-                f"parking_location={path!r} is unreadable ({_cause(exc)}). Check the path and its permissions."
+                f"parking_location={path!r} is unreadable ({exc}). Check the path and its permissions."
             ) from exc
         if owner is not None:
             self._check_owner(owner)
@@ -130,13 +130,22 @@ class ParkingLocation:
         """Claim the folder for a query that starts with a batch. Create the folder if the query is new.
 
         Raises:
-            BadConfigError: the folder belongs to another query, or is missing although the query is not new.
+            BadConfigError: the folder belongs to another query, or is missing although the query is not new; or the
+                checkpoint is on an unknown file system.
+            ParkingOutageError: the folder is not writable, or the checkpoint can't be reached.
         """
+        _check_file_system(checkpoint)
         if self.query is not None and self.query != query:
             raise BadConfigError(
                 f"parking_location={self._path!r} belongs to another query, with the checkpoint {self.checkpoint!r}. Give "
                 "each query its own parking location. If that checkpoint is permanently lost, move the folder away: its "
                 "snapshots (Parquet) have the messages that were parked."
+            )
+        if self.query is None and scheme_of(self._path) is None and scheme_of(checkpoint) not in (None, "file"):
+            raise BadConfigError(
+                f"parking_location={self._path!r} is a folder on this machine, but the checkpoint is {checkpoint!r}. A start "
+                "on another machine would not find the parked messages. Pass a URI such as that of the checkpoint, or one "
+                "that begins with file:/ if you want this folder."
             )
         if self.query is None and batch_id > 0 and not self._exists:
             raise BadConfigError(
@@ -166,12 +175,12 @@ class ParkingLocation:
             ParkingOutageError: the checkpoint is unreadable.
         """
         try:
-            commits = self._hadoop_path(self.checkpoint, "commits")
-            if not self._files.exists(commits):
-                return -1 if self._files.exists(self._hadoop_path(self.checkpoint)) else None
-            return max((int(name) for name in self._file_names(commits) if name.isdigit()), default=-1)
-        except Py4JError as exc:
-            raise ParkingOutageError(f"The checkpoint {self.checkpoint!r} is unreadable ({_cause(exc)}).") from exc
+            checkpoint = Folder(self.checkpoint)
+            if not checkpoint.exists("commits"):
+                return -1 if checkpoint.exists() else None
+            return max((int(name) for name in checkpoint.names("commits") if name.isdigit()), default=-1)
+        except OSError as exc:
+            raise ParkingOutageError(f"The checkpoint {self.checkpoint!r} is unreadable ({exc}).") from exc
 
     def next_batch(self) -> int:
         """Return the micro-batch with which the query resumes.
@@ -214,11 +223,64 @@ class ParkingLocation:
         self._number = max((snapshot_id.number for snapshot_id in snapshot_ids), default=-1)
         return any(snapshot_id.batch_id >= before for snapshot_id in snapshot_ids)
 
+    def topic_ids(self) -> dict[str, str]:
+        """Read the ids of the topics that the query reads from Kafka, by name. Empty if they aren't known.
+
+        Raises:
+            BadConfigError: they are damaged.
+            ParkingOutageError: they are unreadable.
+        """
+        try:
+            data = self._read_kafka_file(_TOPICS_FILE)
+            ids = {} if data is None else json.loads(data)
+            return {str(name): str(topic_id) for name, topic_id in ids.items()}
+        except OSError as exc:
+            raise ParkingOutageError(f"parking_location={self._path!r} is unreadable ({exc}).") from exc
+        except (ValueError, AttributeError) as exc:
+            raise BadConfigError(
+                f"parking_location={self._path!r} has a damaged {_TOPICS_FILE} ({exc}). Without it, a topic that was created "
+                "again would go unnoticed. Restore the file from a copy, or delete it to take the topics as they are."
+            ) from exc
+
+    def keep_topic_ids(self, ids: Mapping[str, str]) -> None:
+        """Keep the ids of topics.
+
+        Raises:
+            ParkingOutageError: the folder is not writable.
+        """
+        self._write_kafka_file(_TOPICS_FILE, json.dumps(ids).encode())
+
+    def kafka_letters(self) -> list[KeptLetter]:
+        """Read the dead letters that offsets waited for when they were last kept. Empty if there were none.
+
+        Raises:
+            BadConfigError: they are damaged.
+            ParkingOutageError: they are unreadable.
+        """
+        try:
+            data = self._read_kafka_file(_LETTERS_FILE)
+            return [] if data is None else letters_in(data)
+        except OSError as exc:
+            raise ParkingOutageError(f"parking_location={self._path!r} is unreadable ({exc}).") from exc
+        except (ValueError, KeyError, TypeError) as exc:
+            raise BadConfigError(
+                f"parking_location={self._path!r} has a damaged {_LETTERS_FILE} ({exc}). Without it, a commit could pass dead "
+                "letters that a failover loses. Restore the file from a copy, or delete it if the letters are in Redis."
+            ) from exc
+
+    def keep_kafka_letters(self, letters: Sequence[KeptLetter]) -> None:
+        """Keep the dead letters that offsets wait for, in place of the last ones.
+
+        Raises:
+            ParkingOutageError: the folder is not writable.
+        """
+        self._write_kafka_file(_LETTERS_FILE, to_bytes(letters))
+
     def exists(self) -> bool:
         """Return True unless the folder is known to be deleted."""
         try:
-            return bool(self._files.exists(self._path_of(_OWNER_FILE)))
-        except Py4JError:
+            return self._folder.exists(_OWNER_FILE)
+        except OSError:
             return True
 
     def save(self, batch_id: int, snapshot: Snapshot, committed: int | None) -> None:
@@ -232,9 +294,9 @@ class ParkingLocation:
         if self.query is None:
             raise AssertionError("the parking location was not claimed")
         try:
-            is_gone = not self._files.exists(self._path_of(_OWNER_FILE)) and self._read_owner() is None
-        except Py4JError as exc:
-            raise ParkingOutageError(f"parking_location={self._path!r} is unreadable ({_cause(exc)}).") from exc
+            is_gone = not self._folder.exists(_OWNER_FILE) and self._read(_OWNER_FILE) is None
+        except OSError as exc:
+            raise ParkingOutageError(f"parking_location={self._path!r} is unreadable ({exc}).") from exc
         if is_gone:
             self._restore_folder(snapshot, committed)
         snapshot_ids = self._snapshot_ids()
@@ -256,6 +318,8 @@ class ParkingLocation:
 
     def _restore_folder(self, snapshot: Snapshot, committed: int | None) -> None:
         """Save the snapshot for the uncommitted batch. Spark runs it again, so its messages are parked twice at worst."""
+        for name, data in self._kafka_files.items():
+            self._write(name, data)
         is_first = committed == -1
         snapshot_id = SnapshotId(0, 0) if is_first or committed is None else SnapshotId(committed, self._number + 1)
         self._keep(snapshot_id, snapshot)
@@ -277,16 +341,27 @@ class ParkingLocation:
         }  # fmt: skip
         self._write(_OWNER_FILE, json.dumps(owner).encode())
 
-    def _read_owner(self) -> bytes | None:
-        """Read `query.json`, or its draft if a process died between removing the old file and renaming."""
-        owner, draft = self._path_of(_OWNER_FILE), self._path_of(_draft(_OWNER_FILE))
-        if not self._files.exists(owner) and self._files.exists(draft):
-            try:
-                json.loads(self._read(draft))
-            except ValueError:
-                return None
-            self._files.rename(draft, owner)
-        return self._read(owner) if self._files.exists(owner) else None
+    def _read(self, name: str) -> bytes | None:
+        """Read a file of JSON, or its draft if a process died between removing the old file and renaming."""
+        if self._folder.exists(name):
+            return self._folder.read(name)
+        draft = self._folder.read_draft(name)
+        try:
+            json.loads(draft or b"")
+        except ValueError:
+            return None
+        self._folder.rename_draft(name)
+        return draft
+
+    def _read_kafka_file(self, name: str) -> bytes | None:
+        data = self._read(name)
+        if data is not None:
+            self._kafka_files[name] = data
+        return data
+
+    def _write_kafka_file(self, name: str, data: bytes) -> None:
+        self._write(name, data)
+        self._kafka_files[name] = data
 
     def _check_owner(self, text: bytes) -> None:
         remedy = "Pass the parking location of an earlier start of this query, or an empty folder."
@@ -328,10 +403,10 @@ class ParkingLocation:
 
     def _snapshot(self, snapshot_id: SnapshotId) -> Snapshot:
         try:
-            data = self._read(self._path_of(_file_name(snapshot_id)))
-        except Py4JError as exc:
+            data = self._folder.read(_file_name(snapshot_id))
+        except OSError as exc:
             raise ParkingOutageError(
-                f"parking_location={self._path!r}: snapshot {_file_name(snapshot_id)} is unreadable ({_cause(exc)}). "
+                f"parking_location={self._path!r}: snapshot {_file_name(snapshot_id)} is unreadable ({exc}). "
                 "The query was not started. Restart it once the file is readable, or replace the file with a copy."
             ) from exc
         try:
@@ -343,65 +418,29 @@ class ParkingLocation:
             ) from exc
 
     def _snapshot_ids(self) -> list[SnapshotId]:
-        try:
-            names = self._file_names(self._folder) if self._files.exists(self._folder) else []
-        except Py4JError as exc:
-            raise ParkingOutageError(f"parking_location={self._path!r} is unreadable ({_cause(exc)}).") from exc
-        return [_parse_file_name(name) for name in names if _NAME.match(name)]
+        return [_parse_file_name(name) for name in self._names() if _NAME.match(name)]
 
     def _foreign_files(self) -> list[str]:
-        return [name for name in self._file_names(self._folder) if not name.startswith(".")] if self._exists else []
+        return [name for name in self._names() if not name.startswith(".")]
 
-    def _file_names(self, folder: Any) -> list[str]:
-        return [status.getPath().getName() for status in self._files.listStatus(folder)]
-
-    def _path_of(self, name: str) -> Any:
-        return self._hadoop_path(self._folder, name)
-
-    def _read(self, path: Any) -> bytes:
-        stream = self._files.open(path)
+    def _names(self) -> list[str]:
         try:
-            return bytes(stream.readAllBytes())
-        finally:
-            stream.close()
+            return self._folder.names()
+        except OSError as exc:
+            raise ParkingOutageError(f"parking_location={self._path!r} is unreadable ({exc}).") from exc
 
     def _write(self, name: str, data: bytes) -> None:
-        """Write a file completely or not at all. A process that dies may leave a complete draft of `query.json`."""
-        draft = self._path_of(_draft(name))
         try:
-            self._files.mkdirs(self._folder)
-            try:
-                stream = self._files.create(draft, True)
-                try:
-                    stream.write(bytearray(data))
-                finally:
-                    stream.close()
-            except Py4JError:
-                self._remove_draft(draft)
-                raise
-            self._files.delete(self._path_of(name), False)
-            renamed = self._files.rename(draft, self._path_of(name))
-        except Py4JError as exc:
-            raise ParkingOutageError(f"parking_location={self._path!r} is not writable ({_cause(exc)}).") from exc
-        if not renamed:
-            raise ParkingOutageError(
-                f"parking_location={self._path!r}: the draft of {name} could not be renamed. Check that the folder is "
-                "writable."
-            )
-
-    def _remove_draft(self, draft: Any) -> None:
-        """Remove a partly written file, which takes space on a full disk."""
-        try:
-            self._files.delete(draft, False)
-        except Py4JError as exc:
-            log.debug("could not remove a draft parking_location=%s error=%s", self._path, _cause(exc))
+            self._folder.write(name, data)
+        except OSError as exc:
+            raise ParkingOutageError(f"parking_location={self._path!r} is not writable ({exc}).") from exc
 
     def _remove(self, snapshot_ids: list[SnapshotId]) -> None:
         try:
             for snapshot_id in snapshot_ids:
-                self._files.delete(self._path_of(_file_name(snapshot_id)), False)
-        except Py4JError as exc:  # the next save removes them too
-            log.warning("could not remove old snapshots parking_location=%s error=%s", self._path, _cause(exc))
+                self._folder.delete(_file_name(snapshot_id))
+        except OSError as exc:  # the next save removes them too
+            log.warning("could not remove old snapshots parking_location=%s error=%s", self._path, exc)
 
 
 def _last_of(snapshot_ids: list[SnapshotId], batch_id: int) -> SnapshotId | None:
@@ -416,14 +455,12 @@ def _parse_file_name(name: str) -> SnapshotId:
     return SnapshotId(int(numbers[1]), int(numbers[2]))
 
 
-def _draft(name: str) -> str:
-    return f".{name}.draft"
-
-
 def _file_name(snapshot_id: SnapshotId) -> str:
     return f"{snapshot_id.batch_id:010}-{snapshot_id.number:06}.parquet"
 
 
-def _cause(error: Exception) -> str:
-    java = getattr(error, "java_exception", None)
-    return str(error if java is None else java.toString())
+def _check_file_system(checkpoint: str) -> None:
+    try:
+        Folder(checkpoint)
+    except OSError as exc:
+        raise ParkingOutageError(f"The checkpoint {checkpoint!r} is unreadable ({exc}).") from exc

@@ -9,37 +9,39 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
-from py4j.protocol import Py4JError
-from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import Acker, app_of
 from acker_redis.errors import AckerError, BadConfigError, ClosedError, ServerUnavailableError, StoppedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.emission.evidence import OperatorEvidence
-from acker_redis.spark.emission.messages import MESSAGE_ID, read_ids, read_places, with_message_ids
+from acker_redis.spark.emission.messages import MESSAGE_ID, Places, read_ids, read_places, with_message_ids
 from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
 from acker_redis.spark.proof.blame import line_of
 from acker_redis.spark.runs.options import StreamSettings
-from acker_redis.spark.runtime.jobs import described
-from acker_redis.spark.runtime.jvm import java_class
+from acker_redis.spark.runtime.jobs import described, inherited
+from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.runtime.worker_errors import own_errors
+from acker_redis.spark.streaming.batch_reads import BatchReads
+from acker_redis.spark.streaming.batch_session import BatchSession
 from acker_redis.spark.streaming.completed_offsets import CompletedOffsets
+from acker_redis.spark.streaming.group_offsets import GroupOffsets
 from acker_redis.spark.streaming.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.parked_rows import ParkedRows
 from acker_redis.spark.streaming.parking_location import ParkingLocation
 from acker_redis.spark.streaming.query_states import QueryState, QueryStates
 from acker_redis.spark.streaming.snapshot import Snapshot
 from acker_redis.spark.streaming.snapshot_writer import SnapshotWriter
+from acker_redis.spark.streaming.spark_queries import SparkQueries
+from acker_redis.spark.streaming.stream_status import StreamStatus
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.loop import SpoutLoop
 from acker_redis.spout.spout import Spout
-from acker_redis.spout.state import Cause, SpoutCounts
 from acker_redis.store.dead_letter import DeadLetter
 
 log = logging.getLogger("acker_redis.spark")
@@ -57,36 +59,6 @@ LETTERS = 1000
 """Number of dead letters that the spout of a stream keeps in memory."""
 
 
-@dataclass(frozen=True)
-class StreamStatus:
-    """Status of a stream at one moment.
-
-    Attributes:
-        batch_id: number of the last micro-batch, in this process or before; None: none yet.
-        batches: number of micro-batches that ended since the query was started in this process.
-        counts: counters of emissions and outcomes since then.
-        in_flight: number of messages whose roots are open.
-        parked: number of messages that left their micro-batch and are not done, by reason and last component of their last
-            attempt. Reason "" means in flight for the first time. Reason "queued" means waiting for an earlier message
-            with the same id.
-        oldest_secs: time for which the oldest of them has been parked, in seconds.
-        completed_offsets: partition -> first offset that is not known to be done; see `Acker.completed_offsets`.
-        is_full: whether a micro-batch waits because more than `max_parked` messages are not done, or `max_spout_pending` are
-            in flight.
-        error: error that ended the stream, in one line. The next micro-batch or `drain` raises it. None: no error.
-    """
-
-    batch_id: int | None = None
-    batches: int = 0
-    counts: SpoutCounts = field(default_factory=SpoutCounts)
-    in_flight: int = 0
-    parked: Mapping[Cause, int] = field(default_factory=dict)
-    oldest_secs: float = 0.0
-    completed_offsets: Mapping[str, int] = field(default_factory=dict)
-    is_full: bool = False
-    error: str | None = None
-
-
 class TrackedQuery:
     """Run the micro-batches of one start of a query. `QueryStates` has its states, which change under the lock.
 
@@ -98,25 +70,45 @@ class TrackedQuery:
     def __init__(
         self,
         spark: SparkSession,
+        queries: SparkQueries,
         pipeline: Pipeline,
         acker: Acker,
         url: str | None,
         options: StreamSettings,
         store: ParkingLocation,
+        publish: Callable[[StreamStatus], object],
     ) -> None:
-        """Prepare the query. `resume` starts it."""
+        """Prepare the query. `resume` starts it.
+
+        Args:
+            spark: session for work between micro-batches.
+            queries: queries that Spark runs.
+            pipeline: see `TrackedBatches`.
+            acker: acker of this process.
+            url: URL of the acker's server for executors.
+            options: settings.
+            store: parking location.
+            publish: function that is called with the status after each micro-batch, every second, and at the end.
+        """
         self.run: str | None = None
         self.error: BaseException | None = None
-        self._spark, self._pipeline, self._acker, self._url = spark, pipeline, acker, url
-        self._options, self._store = options, store
+        self._spark, self._queries = spark, queries
+        self._pipeline, self._acker, self._url = pipeline, acker, url
+        self._options, self._store, self._publish = options, store, publish
         self._spout = Spout(
             acker, uuid.uuid4().hex, options.spout_id, options.retry, options.max_spout_pending,
             payload=self._payloads if options.dead_letter_bytes else None, on_done=self._on_done, keep_letters=LETTERS,
+            place=None if options.kafka_group is None else self._places,
             replay=self._load_replays, is_exact=self._is_exact, on_letters=self._on_letters, goes_on=True,
         )  # fmt: skip
+        self._group = (
+            None if options.kafka_group is None else GroupOffsets(options.kafka_group, acker, store, self._spout)
+        )
         self._messages = ParkedMessages(self._spout.state, lambda: self._spout.replaying)
-        self._rows = ParkedRows(self._messages, options.dead_letter_bytes)
-        self._writer = SnapshotWriter(store, self._messages, self._rows.snapshot)
+        self._reads = BatchReads(lambda: queries.is_repeatable(store.query, self.run))
+        self._rows = ParkedRows(self._messages, options.dead_letter_bytes, self._reads.keep)
+        before_saves = (lambda: None) if self._group is None else self._group.keep_letters
+        self._writer = SnapshotWriter(store, self._messages, self._rows.snapshot, before_saves)
         self._loop = SpoutLoop(self._spout, self._emit)
         max_open = min(
             options.max_parked + 1, options.max_spout_pending or options.max_parked + 1
@@ -127,10 +119,11 @@ class TrackedQuery:
         self._states = QueryStates()
         self._lock = threading.Lock()
         self._worker: threading.Thread | None = None
-        self._run_emission: Callable[[Emission], object] = inheritable_thread_target(spark)(self._emit_in_session)
+        self._run_emission = inherited(spark, self._emit_in_session)
         self._batch_spark, self._batch_id = spark, -1
+        self._session = BatchSession()
         self._batches = 0
-        self._quiet_since = self._looked_at = time.monotonic()
+        self._quiet_since = self._looked_at = self._published_at = time.monotonic()
         self._has_other_columns = False
         self._offsets = CompletedOffsets({})
 
@@ -147,10 +140,11 @@ class TrackedQuery:
             snapshot = self._store.load(before)
             must_save = self._store.start_saving(before)
             self._offsets = CompletedOffsets(self._acker.completed_offsets(self._options.spout_id))
-            java = active_query(self._spark, self._store.query, self.run)
-            self._rows.stream = None if java is None else java.analyzedPlan().schema().json()
+            self._rows.stream = self._queries.columns(self._store.query, self.run)
             if snapshot is not None:
                 self._restore(snapshot)
+            if self._group is not None:
+                self._group.resume(before, self._offsets.open.values())
         except BaseException as exc:  # release the lane for another start
             self._close(QueryState.ENDED, exc)
             raise
@@ -170,11 +164,12 @@ class TrackedQuery:
             self._raise_stopped()
             try:
                 self._states.move_to(QueryState.IN_BATCH)
-                batch.persist()  # read once, not for every job
+                batch = self._session.adopt(batch)
+                self._reads.begin(batch)
                 try:
                     self._run_batch(batch, batch_id)
                 finally:
-                    batch.unpersist()
+                    self._reads.end()
             except BaseException as exc:
                 error = StoppedError(f"The query was stopped. Error: {exc}") if self._was_stopped() else exc
                 self._break_off(error, QueryState.ENDED)
@@ -212,6 +207,7 @@ class TrackedQuery:
                 self._work_between_batches()
             else:
                 self._states.move_to(QueryState.RESTING)
+                self._publish_status()
         finally:
             self._lock.release()
 
@@ -238,8 +234,7 @@ class TrackedQuery:
     @property
     def is_active(self) -> bool:
         """Whether Spark runs the query and isn't stopping it."""
-        java = active_query(self._spark, self._store.query, self.run)
-        return java is not None and bool(java.isActive())
+        return self._queries.find(self._store.query, self.run) is not None
 
     def status(self) -> StreamStatus:
         """Return the status of the stream. Thread-safe."""
@@ -253,6 +248,7 @@ class TrackedQuery:
             oldest_secs=0.0 if oldest_ms is None else max(0.0, time.time() - oldest_ms / 1000),
             completed_offsets=dict(self._offsets.values),
             is_full=self._states.state is QueryState.BATCH_FULL,
+            commit_problem=None if self._group is None else self._group.problem,
             error=None if self.error is None else f"{type(self.error).__name__}: {line_of(self.error)}",
         )
 
@@ -267,6 +263,11 @@ class TrackedQuery:
             if places is not None:
                 self._offsets.add(places[0], *places[1])
                 self._offsets.update(places[0])
+            elif self._group is not None and len(self._messages):
+                raise BadConfigError(
+                    f"{len(self._messages)} parked messages have no columns topic, partition and offset. So it isn't known "
+                    "which offsets they hold back. Start without kafka_group, and drain() them first."
+                )
         self._spout.add(np.array(fresh, np.int64))
         self._evidence.add_parked(snapshot.attempts.message_ids.tolist())
         self._rows.stream = self._rows.stream or snapshot.stream
@@ -297,7 +298,7 @@ class TrackedQuery:
         """Return True if Spark stopped the query during a micro-batch, so its error is only a consequence."""
         try:
             return not self.is_active
-        except Py4JError:
+        except Exception:  # the session is gone
             return False
 
     def _break_off(self, error: BaseException, state: QueryState) -> None:
@@ -317,24 +318,33 @@ class TrackedQuery:
             if self.error is None and error is None:
                 self.error, state = exc, QueryState.FAILED
         finally:
+            self._session.close()
             self._states.move_to(state)
+            self._publish_status()
+            if self._group is not None:
+                self._group.close()
 
     # -- a micro-batch
 
     def _run_batch(self, batch: DataFrame, batch_id: int) -> None:
         options, messages = self._options, self._messages
         key = f"{self._acker.config.app}:{self._spout.run_id}"
+        if self._group is not None:
+            self._group.check_columns(batch, options.ids.partition, options.ids.offset)
         frame, column = with_message_ids(batch, options.ids.id_column, options.ids.partition, options.ids.offset)
         with own_errors(), described(batch.sparkSession, f"message ids of {key}, batch {batch_id}"):
             if options.ids.id_column is None:
                 ids, places = read_places(frame, column, options.ids.partition, options.ids.offset)
                 self._offsets.add(ids, *places)
             else:
-                ids = read_ids(frame, column)
+                ids = read_ids(frame, column, are_few=self._reads.reads_few)
+        self._reads.note_size(len(ids))
+        if self._group is not None:
+            self._check_ranges(self._group, batch_id, places)
         before = messages.left_ids()
         fresh = self._rows.start_batch(frame, column, ids)
         self._batch_spark, self._batch_id = batch.sparkSession, batch_id
-        self._run_emission = inheritable_thread_target(batch.sparkSession)(self._emit_in_session)
+        self._run_emission = inherited(batch.sparkSession, self._emit_in_session)
         self._spout.add(fresh)
         self._loop.hurry()
         if (
@@ -342,13 +352,22 @@ class TrackedQuery:
         ):  # an empty micro-batch still runs the pipeline, which must be correct
             self._runner(column).run(self._spout.state.empty_emission(), self._rows, frame.sparkSession, self._batch_id)
         self._wait_for_outcomes(ids, before)
-        with own_errors(), described(batch.sparkSession, f"rows to park of {key}, batch {batch_id}"):
+        parking = f"rows to park of {key}, batch {batch_id}"
+        with own_errors(), described(batch.sparkSession, parking) if self._rows.has_to_read else nullcontext():
             self._rows.finish_batch()
         self._publish_completed_offsets()
         self._save()
-        self._run_emission = inheritable_thread_target(self._spark)(self._emit_in_session)
+        if is_connect(self._spark):  # else the properties are those of the session's thread, whichever session it is
+            self._run_emission = inherited(self._spark, self._emit_in_session)
         self._batches += 1
         self._quiet_since = time.monotonic()
+        self._publish_status()
+
+    def _check_ranges(self, group: GroupOffsets, batch_id: int, places: Places) -> None:
+        """Compare the micro-batch with its topics. During an outage of the brokers, process outcomes until they answer."""
+        while (letters := group.try_to_check(batch_id, places)) is None:
+            self._step(may_emit=False)
+        self._writer.note_letters(letters)
 
     def _wait_for_outcomes(self, ids: Int64Array, before: Int64Array) -> None:
         """Emit new and due messages, and wait for outcomes of the new ones while that is worthwhile."""
@@ -359,8 +378,10 @@ class TrackedQuery:
             is_too_much = self._loop.emission is None and messages.left > options.max_parked
             self._step(only_due_by=None if is_too_much else began)
             now = time.monotonic()
-            if self._loop.taken:
+            if self._loop.taken or self._loop.was_emitting:
                 outcome_at = now
+            if self._loop.was_emitting:  # its last outcomes may have come after the step's poll
+                emitted_at = now
             if messages.has_fresh and self._loop.emission is None and self._has_no_room:
                 self._note_full()
             if messages.has_to_emit(began) or self._loop.emission is not None:
@@ -426,6 +447,7 @@ class TrackedQuery:
                 self._save_at_last()
                 self._loop.rest()  # until a `drain`
                 self._states.move_to(QueryState.RESTING)
+                self._publish_status()
                 return
         is_fit = self._batches > 0 or not self._has_other_columns
         self._step(0, may_emit=is_fit and now - self._quiet_since > self._options.batch_wait_secs)
@@ -450,6 +472,8 @@ class TrackedQuery:
             self._raise_stopped()
         self._loop.step(block_ms, may_emit=may_emit, only_due_by=only_due_by)
         now = time.monotonic()
+        if now - self._published_at > LOOK_SECS:
+            self._publish_status()
         if self._states.in_batch and now - self._looked_at > LOOK_SECS:
             self._looked_at = now
             if not self.is_active:
@@ -502,6 +526,8 @@ class TrackedQuery:
         """Remove messages that were acked or are kept as dead letters."""
         if self._options.on_messages_done is not None:
             self._options.on_messages_done(ids)
+        if self._group is not None:
+            self._group.done(ids)
         following = self._messages.done(ids)
         if following:
             self._spout.add(np.array(following, np.int64))
@@ -509,9 +535,31 @@ class TrackedQuery:
     def _on_letters(self, letters: list[DeadLetter]) -> None:
         """Record dead letters that were written, except replayed ones: nothing else has a replayed message."""
         replaying = set(self._spout.replaying)
-        self._writer.note_letters([letter for letter in letters if letter.message_id not in replaying])
+        fresh = [letter for letter in letters if letter.message_id not in replaying]
+        self._writer.note_letters(fresh)
+        if self._group is not None:
+            self._group.wait_for(letters, self._offsets.places_of([letter.message_id for letter in fresh]))
 
-    # -- completed offsets and snapshots
+    def _places(self, message_ids: list[int]) -> list[str | None]:
+        """Return where records of Kafka are, for dead letters. Those of replayed letters aren't known."""
+        places = self._offsets.places_of(message_ids)
+        return [
+            self._group.place_of(*places[message_id]) if self._group is not None and message_id in places else None
+            for message_id in message_ids
+        ]
+
+    # -- status, completed offsets and snapshots
+
+    def _publish_status(self) -> None:
+        """Publish the status. During an outage, the next call publishes it."""
+        self._published_at = time.monotonic()
+        try:
+            self._publish(self.status())
+            if self._group is not None:
+                is_idle = self._states.state in (QueryState.RESTING, QueryState.ENDED)
+                self._group.publish(has_ended=is_idle and isinstance(self.error, StoppedError | None))
+        except (ServerUnavailableError, ClosedError) as exc:
+            log.debug("could not publish the status app=%s error=%s", self._acker.config.app, exc)
 
     def _publish_completed_offsets(self) -> None:
         """Publish completed offsets for other programs. After an outage, the next call publishes them."""
@@ -547,22 +595,7 @@ class TrackedQuery:
             )
 
     def _try_to_save(self) -> bool:
-        return self._writer.try_to_save(self._batch_id, in_batch=self._states.in_batch)
-
-
-def active_query(spark: SparkSession, query: str | None, run: str | None = None) -> Any:
-    """Find the running query with this id, and this start if `run` is set; None: it isn't running, or is stopping.
-
-    Raises:
-        BadConfigError: the session is Spark Connect's.
-    """
-    if query is None:
-        return None
-    java = getattr(spark, "_jsparkSession", None)
-    if java is None:
-        raise BadConfigError("TrackedBatches does not work with Spark Connect. Use a session with its own JVM.")
-    uuid = java_class(spark.sparkContext, "java.util.UUID").fromString(query)
-    active = java.sharedState().activeStreamingQueries().get(uuid)
-    if active is None or not active.isActive():
-        return None
-    return active if run is None or active.runId().toString() == run else None
+        is_saved = self._writer.try_to_save(self._batch_id, in_batch=self._states.in_batch)
+        if is_saved and self._group is not None:
+            self._group.commit(self._offsets)
+        return is_saved

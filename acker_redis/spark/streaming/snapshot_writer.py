@@ -21,7 +21,11 @@ class SnapshotWriter:
     """Keep the newest snapshot up to date. One thread at a time may use it."""
 
     def __init__(
-        self, store: ParkingLocation, messages: ParkedMessages, snapshot: Callable[[], Snapshot | None]
+        self,
+        store: ParkingLocation,
+        messages: ParkedMessages,
+        snapshot: Callable[[], Snapshot | None],
+        before: Callable[[], object] = lambda: None,
     ) -> None:
         """Prepare the writer without writing.
 
@@ -29,8 +33,9 @@ class SnapshotWriter:
             store: parking location.
             messages: parked messages, whose version shows whether they changed.
             snapshot: function that creates the snapshot; it returns None if no row was seen yet.
+            before: function that is called before each save, and keeps in the location what is to outlive done messages.
         """
-        self._store, self._messages, self._snapshot = store, messages, snapshot
+        self._store, self._messages, self._snapshot, self._before = store, messages, snapshot, before
         self._saved_version: tuple[int, int, int] | None = None
         self._tried_at = time.monotonic()
         self._outage = ParkingOutage()
@@ -64,19 +69,19 @@ class SnapshotWriter:
         """
         now = self._tried_at = time.monotonic()
         version = self._messages.version
-        if version == self._saved_version and self._store.exists():
-            self._unsaved_letters.clear()
-            return True
         if not self._outage.may_retry(now):
             return False
-        snapshot = self._snapshot()
-        if snapshot is not None:
-            try:
+        is_saved = version == self._saved_version and self._store.exists()
+        snapshot = None if is_saved else self._snapshot()
+        try:
+            self._before()
+            if snapshot is not None:
                 self._store.save(batch_id, snapshot, batch_id - 1 if in_batch else self._store.committed())
-            except ParkingOutageError as exc:
-                self._outage.note_failure(now, exc)
-                return False
-            self._outage.note_success(now)
+        except ParkingOutageError as exc:
+            self._outage.note_failure(now, exc)
+            return False
+        self._outage.note_success(now)
+        if snapshot is not None:
             self._saved_version = version
         self._unsaved_letters.clear()
         return True

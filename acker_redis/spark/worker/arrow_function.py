@@ -1,19 +1,28 @@
 """flat_map_arrow in a Python worker: derive rows with a function of record batches."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.accumulators import Accumulator
 
 from acker_redis.errors import PipelineError, RowFailedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.protocol import shares
-from acker_redis.spark.protocol.columns import ARROW_OUT, ARROW_ROOTS, ARROW_SHARE, CHILDLESS, ROOTS, SHARE, STAYS
-from acker_redis.spark.worker.failures import Failure, FailureCollector, as_reason
+from acker_redis.spark.protocol.columns import (
+    ARROW_FAILURE,
+    ARROW_OUT,
+    ARROW_ROOTS,
+    ARROW_SHARE,
+    CHILDLESS,
+    FAILED,
+    ROOTS,
+    SHARE,
+    STAYS,
+)
+from acker_redis.spark.worker.failures import FailureCollector, as_reason
 from acker_redis.spark.worker.process import keep_imports
 
 
@@ -40,7 +49,7 @@ Execute: TypeAlias = Callable[[pa.RecordBatch], FlatMapOutput]
 
 @dataclass(frozen=True)
 class FlatMapStep:
-    """Function for `mapInArrow` from rows with share and roots to rows with share, roots and `OUT`.
+    """Function for `mapInArrow` from rows with share and roots to rows with share, roots, `OUT` and `FAILURE`.
 
     The children of a row split its share and have its roots. After the last row of the partition come rows that represent
     removed ones: one for the input rows without children, and one for those that failed. Each holds the sum of their shares.
@@ -48,18 +57,16 @@ class FlatMapStep:
 
     Attributes:
         component: name of the operator.
-        operator: tag of the operator in failures.
         execute: the user's function.
         schema: the user's output columns.
-        failures: accumulator for the failed rows, sent once the partition was consumed to its end.
+        max_failure_bytes: limit on the failure of a task.
         columns: names of the input columns if Spark uses other names here; empty if it doesn't.
     """
 
     component: str
-    operator: str
     execute: Execute
     schema: pa.Schema
-    failures: Accumulator[list[Failure]] = field(repr=False)
+    max_failure_bytes: int
     columns: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -69,7 +76,7 @@ class FlatMapStep:
             PipelineError: the function returned rows with other columns, or parents or failed rows that don't exist.
         """
         keep_imports()
-        collector = FailureCollector(self.operator, self.component, self.failures)
+        collector = FailureCollector(self.max_failure_bytes)
         schema = self._output_schema()
         salt = shares.salt_of(self.component)
         childless_sum = childless_count = 0
@@ -93,25 +100,32 @@ class FlatMapStep:
                     pa.array(_split_shares(input_shares, parents, salt)),
                     input_roots.take(pa.array(parents)).cast(ARROW_ROOTS.type),
                     pa.array(np.full(len(parents), STAYS)),
+                    pa.nulls(len(parents), pa.string()),
                 ]
                 yield pa.RecordBatch.from_arrays([*rows.columns, *tracking], schema=schema)
-        removed = [(CHILDLESS, childless_sum & shares.MASK, childless_count)] if childless_count else []
-        if (failed_rows := collector.send()) is not None:
-            removed.append(failed_rows)
+        removed: list[tuple[int, int, int, str | None]] = []
+        if childless_count:
+            removed.append((CHILDLESS, childless_sum & shares.MASK, childless_count, None))
+        if (failed_rows := collector.failed_rows()) is not None:
+            removed.append((FAILED, *failed_rows))
         if removed:
-            outs, sums, counts = zip(*removed, strict=True)
+            outs, sums, counts, failures = zip(*removed, strict=True)
             nulls = [pa.nulls(len(removed), kind) for kind in self.schema.types]
-            roots = pa.array([[count] for count in counts], ARROW_ROOTS.type)
-            yield pa.RecordBatch.from_arrays(
-                [*nulls, pa.array(sums, pa.int64()), roots, pa.array(outs, pa.int64())], schema=schema
-            )
+            tracking = [
+                pa.array(sums, pa.int64()),
+                pa.array([[count] for count in counts], ARROW_ROOTS.type),
+                pa.array(outs, pa.int64()),
+                pa.array(failures, pa.string()),
+            ]
+            yield pa.RecordBatch.from_arrays([*nulls, *tracking], schema=schema)
 
     def _output_schema(self) -> pa.Schema:
         """Return the output schema.
 
         All user columns are nullable, because they are null in rows that represent removed ones.
         """
-        return pa.schema([*(column.with_nullable(True) for column in self.schema), ARROW_SHARE, ARROW_ROOTS, ARROW_OUT])
+        user_columns = (column.with_nullable(True) for column in self.schema)
+        return pa.schema([*user_columns, ARROW_SHARE, ARROW_ROOTS, ARROW_OUT, ARROW_FAILURE])
 
     def _checked(self, output: FlatMapOutput, inputs: int) -> tuple[pa.RecordBatch, Int64Array, Int64Array]:
         """Check an output. Return its rows in the declared types, their parents, and the failed rows."""

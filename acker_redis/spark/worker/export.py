@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from acker_redis.errors import IdempotencyKeyReusedError, LedgerLostError, NotExactError
+from acker_redis.errors import IdempotencyKeyReusedError, LedgerLostError, NotExactError, NotProvenError
 from acker_redis.model import ids
 from acker_redis.model.arrays import Int64Array, UInt64Array
 from acker_redis.model.config import AckerConfig
@@ -30,7 +30,8 @@ class ExportStep:
     Each row gets a fresh edge for each root it came from. The edge is derived from the root and the row's share, so it
     doesn't depend on the order of rows when a task runs again. Rows with equal shares were copied, which the proof detects.
     Fresh edges are introduced as one ack per root, after the partition was consumed to its end and before the task ends. A
-    task that ends earlier introduces nothing.
+    task that ends earlier introduces nothing. If a step before this one fails, Spark ends the input as if it were complete.
+    The edges of a part of the rows are introduced then, and the next try of the task has others.
 
     Attributes:
         url: server's URL, as executors reach it.
@@ -50,7 +51,8 @@ class ExportStep:
         """Run on one partition.
 
         Raises:
-            NotExactError: the task ran before and returned other rows, or rows have lost their roots.
+            NotExactError: rows have lost their roots.
+            NotProvenError: an earlier try of the task introduced the edges of other rows.
         """
         keep_imports()
         acker_of_worker(self.url, self.config)  # any error must show before a row leaves
@@ -58,20 +60,11 @@ class ExportStep:
         salt = shares.salt_of(self.prefix)
         for spark_batch in batches:
             batch = spark_batch.rename_columns(list(self.columns)) if self.columns else spark_batch
-            starts, roots = _distinct_roots(batch.column(ROOTS))
-            rows = np.repeat(np.arange(batch.num_rows), np.diff(starts))
-            row_shares = shares.from_arrow(batch.column(SHARE))
-            if count_rootless(row_shares, np.diff(starts)) or not roots.all():
-                raise NotExactError(
-                    f"export {self.component!r}: rows of a message have lost their roots, so the message would be done before "
-                    f"they are. Nothing is acked. Keep the column {ROOTS} as it is."
-                )
-            edges = np.asarray(hash_longs(row_shares[rows].view(np.uint64), salt, roots), np.uint64)
-            edges = np.where(edges == 0, np.uint64(1), edges)
+            starts, roots, edges = fresh_edges(batch, salt, self.component)
             introduced.add(roots, edges)
             plain = batch.drop_columns([ROOTS, SHARE])
             yield pa.RecordBatch.from_arrays(
-                [*plain.columns, _as_anchors(starts, roots, edges), pa.array(row_shares)],
+                [*plain.columns, _as_anchors(starts, roots, edges), pa.array(shares.from_arrow(batch.column(SHARE)))],
                 schema=pa.schema([*plain.schema, ARROW_ANCHORS, ARROW_SHARE]),
             )
         self._introduce(*introduced.ack_vals())
@@ -89,9 +82,10 @@ class ExportStep:
                 while_lost(acker.recover)
                 acker.ack_many(roots, ack_vals, idempotency_key=idempotency_key, component=self.component)
         except IdempotencyKeyReusedError as exc:
-            raise NotExactError(
-                f"export {self.component!r}: the task of a partition ran again and returned other rows, after "
-                "the edges of its first run had been introduced. Make the functions before the export deterministic."
+            raise NotProvenError(
+                f"export {self.component!r}: the task of a partition ran again and returned other rows, after the edges of "
+                "an earlier try had been introduced. A step before the export died, or isn't deterministic, so the messages "
+                "are emitted again. If no task failed before, make the functions before the export deterministic."
             ) from exc
 
 
@@ -111,15 +105,37 @@ class IntroducedEdges:
         self._vals.append(vals)
         self._size += len(roots)
         if self._size >= max(_COMPACT_ROWS, 2 * self._distinct):
-            roots, vals = self.ack_vals()
+            roots, vals = ids.xor_by_root(*self.ack_vals())
             self._roots, self._vals = [roots], [vals]
             self._size = self._distinct = len(roots)
 
     def ack_vals(self) -> tuple[UInt64Array, UInt64Array]:
-        """Return the distinct roots, sorted, and the ack val of each."""
-        if not self._roots:
-            return np.array([], np.uint64), np.array([], np.uint64)
-        return ids.xor_by_root(np.concatenate(self._roots), np.concatenate(self._vals))
+        """Return roots and the ack val of each, for `Acker.ack_many`, which sorts them and combines those that repeat."""
+        none = np.array([], np.uint64)
+        return np.concatenate([none, *self._roots]), np.concatenate([none, *self._vals])
+
+
+def fresh_edges(batch: pa.RecordBatch, salt: int, component: str) -> tuple[Int64Array, UInt64Array, UInt64Array]:
+    """Return the index at which each row's roots begin, the roots, and a fresh edge for each.
+
+    Args:
+        batch: rows with their shares.
+        salt: salt of the action, which differs from emission to emission.
+        component: name of the sink.
+
+    Raises:
+        NotExactError: rows have lost their roots.
+    """
+    starts, roots = _distinct_roots(batch.column(ROOTS))
+    rows = np.repeat(np.arange(batch.num_rows), np.diff(starts))
+    row_shares = shares.from_arrow(batch.column(SHARE))
+    if count_rootless(row_shares, np.diff(starts)) or not roots.all():
+        raise NotExactError(
+            f"export {component!r}: rows of a message have lost their roots, so the message would be done before "
+            f"they are. Nothing is acked. Keep the column {ROOTS} as it is."
+        )
+    edges = np.asarray(hash_longs(row_shares[rows].view(np.uint64), salt, roots), np.uint64)
+    return starts, roots, np.where(edges == 0, np.uint64(1), edges)
 
 
 def _distinct_roots(column: pa.ListArray) -> tuple[Int64Array, UInt64Array]:

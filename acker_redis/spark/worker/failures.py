@@ -1,25 +1,25 @@
 """Failed rows on their way to the driver.
 
-Their roots travel in an accumulator, and the sum of their shares in the data. The driver compares both, so no failed row gets
-lost. A task that runs again, or a step that Spark evaluates twice, makes a failure with a different number. The driver uses
-the failures whose numbers occur in the data.
+They travel in the data. A task that had failed rows adds one row that represents them: it holds the sum of their shares, and
+their failure as JSON. The meter that sums the shares collects the failure from the same row, so the two can't come apart, and
+a task that runs again contributes once.
 """
 
-import secrets
-from collections.abc import Sequence
+import base64
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.accumulators import Accumulator, AccumulatorParam
 
 from acker_redis.client.backoff import is_outage
 from acker_redis.errors import RowFailedError
 from acker_redis.model.arrays import Int64Array
+from acker_redis.model.blocks import Blocks, roots_of
 from acker_redis.spark.protocol import shares
-from acker_redis.spark.protocol.columns import CHILDLESS
 
 OnError: TypeAlias = Literal["fail", "raise"]
 """Effect of an exception in a user's function: it fails its rows, or is raised and fails the task."""
@@ -33,12 +33,8 @@ REASON_CHARS = 300
 MAX_REASONS = 1000
 """Number of different reasons kept per task."""
 
-PAYLOAD_BYTES = 256 << 10
-"""Limit of payloads sent from one task, in bytes. Those of a thousand tasks still fit into Spark's maxResultSize."""
-
 OTHER_REASONS = f"one of more than {MAX_REASONS} reasons in one task"
 
-_NUMBERS = 1 << 42
 _COMPACT_ROOTS = 500_000
 _PER_ARRAY = 16
 """Overhead of an array, as a number of roots that take the same memory."""
@@ -65,40 +61,21 @@ class UnexpectedError(RowFailedError):
 
 @dataclass(frozen=True)
 class Failure:
-    """The failed rows of one operator in one task.
+    """Failed rows of one operator.
 
     Attributes:
-        number: random number, 2 <= number < 2**42.
-        operator: tag of the operator, assigned by the driver.
         component: name of the operator.
-        share_sum: sum of the rows' shares, mod 2^61.
         rows: number of rows.
         reasons: reason -> distinct roots of its rows, as packed int64 of the machine's byte order.
         rootless: number of rows that have a share but no root. Their messages are unknown.
-        payloads: root -> payload of its message, if it was sent along.
+        unreported: number of roots left out, because a task may report only so many bytes.
     """
 
-    number: int
-    operator: str
     component: str
-    share_sum: int
     rows: int
     reasons: dict[Reason, bytes]
     rootless: int = 0
-    payloads: dict[int, bytes] = field(default_factory=dict)
-
-
-class FailuresParam(AccumulatorParam[list[Failure]]):
-    """Accumulate all failures in Spark, in the order in which their tasks end."""
-
-    def zero(self, value: list[Failure]) -> list[Failure]:
-        """Start with no failures."""
-        return []
-
-    def addInPlace(self, value1: list[Failure], value2: list[Failure]) -> list[Failure]:  # noqa: N802  # Spark's name
-        """Append the later failures."""
-        value1.extend(value2)
-        return value1
+    unreported: int = 0
 
 
 @dataclass
@@ -124,36 +101,31 @@ class DistinctRoots:
 
 
 class FailedRows(NamedTuple):
-    """The summary that represents failed rows in the data.
+    """The row that represents a task's failed rows in the data.
 
     Attributes:
-        number: number of their failure.
         share_sum: sum of their shares, mod 2^61.
         rows: number of rows.
+        failure: their failure, as JSON.
     """
 
-    number: int
     share_sum: int
     rows: int
+    failure: str
 
 
 class FailureCollector:
-    """Collector of the failed rows of one operator in one task. Only `send` sends them."""
+    """Collector of the failed rows of one operator in one task."""
 
-    def __init__(self, operator: str, component: str, failures: Accumulator[list[Failure]]) -> None:
+    def __init__(self, max_bytes: int) -> None:
         """Start without failed rows.
 
         Args:
-            operator: tag of the operator.
-            component: name of the operator.
-            failures: accumulator for the failure.
+            max_bytes: limit on the size of the failure. Spark keeps what it collects in the driver's memory.
         """
-        self.number = _draw_number()
-        self._operator, self._component, self._failures = operator, component, failures
+        self._max_bytes = max_bytes
         self._share_sum = self._rows = self._rootless = 0
         self._roots: dict[Reason, DistinctRoots] = {}
-        self._payloads: dict[int, bytes] = {}
-        self._payload_bytes = 0
 
     def add_rows(self, row_shares: Int64Array, roots_column: pa.ListArray, reasons: Sequence[Reason]) -> None:
         """Add failed rows, with the share, the roots and the reason of each."""
@@ -178,27 +150,25 @@ class FailureCollector:
         self._rootless += rootless
         self._roots[self._kept_reason(reason)].add(roots.distinct())
 
-    def add_payloads(self, roots: Int64Array, payloads: Sequence[bytes | None]) -> None:
-        """Add payloads of messages. A payload that exceeds `PAYLOAD_BYTES` in total is skipped."""
-        for root, payload in zip(roots.tolist(), payloads, strict=True):
-            if payload is not None and self._payload_bytes + len(payload) <= PAYLOAD_BYTES:
-                self._payloads[root] = payload
-                self._payload_bytes += len(payload)
+    def failed_rows(self) -> FailedRows | None:
+        """Return the row for all failed rows at the end of the partition, or None if no row failed.
 
-    def send(self) -> FailedRows | None:
-        """Send the failure at the end of the partition. Call this once.
-
-        Returns None, and sends nothing, if no row failed.
+        Roots beyond the limit are counted and left out.
         """
         if not self._rows:
             return None
-        share_sum = self._share_sum & shares.MASK
-        reasons = {reason: roots.distinct().tobytes() for reason, roots in self._roots.items()}
-        failure = Failure(
-            self.number, self._operator, self._component, share_sum, self._rows, reasons, self._rootless, self._payloads
-        )
-        self._failures.add([failure])
-        return FailedRows(self.number, share_sum, self._rows)
+        reasons: list[tuple[str, bool, bool, str]] = []
+        left, unreported = self._max_bytes, 0
+        for reason, distinct in self._roots.items():
+            roots = distinct.distinct()
+            packed, count = _packed(roots, left - len(reason.text.encode()))
+            unreported += len(roots) - count
+            if count or not len(roots):
+                reasons.append((reason.text, reason.retry, reason.is_expected, packed))
+                left -= len(reason.text.encode()) + len(packed)
+        failure = {"rows": self._rows, "rootless": self._rootless, "unreported": unreported, "reasons": reasons}
+        text = json.dumps(failure, ensure_ascii=False, separators=(",", ":"))
+        return FailedRows(self._share_sum & shares.MASK, self._rows, text)
 
     def _kept_reason(self, reason: Reason) -> Reason:
         """Cut a reason, or replace it by `OTHER_REASONS` if there are too many."""
@@ -228,6 +198,14 @@ def as_reason(reason: str | RowFailedError) -> Reason:
     return Reason(reason) if isinstance(reason, str) else reason_of(reason)
 
 
+def read_failure(component: str, failure: Mapping[str, Any]) -> Failure:
+    """Read a failure of `FailureCollector`, parsed from its JSON."""
+    reasons = {
+        Reason(text, retry, is_expected): _unpacked(packed) for text, retry, is_expected, packed in failure["reasons"]
+    }
+    return Failure(component, failure["rows"], reasons, failure["rootless"], failure["unreported"])
+
+
 def failure_of(component: str, reason: Reason, roots: Int64Array, rootless: int = 0) -> Failure:
     """Create a failure in the driver, for rows that no task has named.
 
@@ -237,11 +215,27 @@ def failure_of(component: str, reason: Reason, roots: Int64Array, rootless: int 
         roots: distinct roots of the rows.
         rootless: number of rows without a root.
     """
-    return Failure(_draw_number(), "", component, 0, len(roots), {_cut(reason): roots.tobytes()}, rootless)
+    return Failure(component, len(roots), {_cut(reason): roots.tobytes()}, rootless)
 
 
-def _draw_number() -> int:
-    return CHILDLESS + 1 + secrets.randbelow(_NUMBERS - CHILDLESS - 1)
+_NUMBER_BYTES, _BLOCK_BYTES = 8, 12
+"""Size of a block's number, and of the number with the mask of its roots."""
+
+
+def _packed(roots: Int64Array, max_chars: int) -> tuple[str, int]:
+    """Pack roots by block, as base64 of so many characters at most. Return also how many roots that took."""
+    blocks = Blocks.from_roots(roots.view(np.uint64))
+    kept = min(len(blocks.numbers), max(0, max_chars // 4 * 3 // _BLOCK_BYTES))
+    numbers, masks = blocks.numbers[:kept].astype("<u8"), blocks.masks[:kept].astype("<u4")
+    return base64.b64encode(numbers.tobytes() + masks.tobytes()).decode(), int(blocks.sizes[:kept].sum())
+
+
+def _unpacked(text: str) -> bytes:
+    """Unpack roots, sorted, as packed int64."""
+    data = base64.b64decode(text)
+    count = len(data) // _BLOCK_BYTES
+    numbers, masks = np.frombuffer(data, "<u8", count), np.frombuffer(data, "<u4", count, count * _NUMBER_BYTES)
+    return np.sort(roots_of(numbers.astype(np.uint64), masks.astype(np.uint32)).view(np.int64)).tobytes()
 
 
 def _cut(reason: Reason) -> Reason:

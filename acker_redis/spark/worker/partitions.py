@@ -8,16 +8,23 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyspark.accumulators import Accumulator
 
 from acker_redis.errors import NotExactError, PipelineError, RowsRefusedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.protocol import shares
-from acker_redis.spark.protocol.columns import ARROW_OUT, ARROW_ROWS, ARROW_SHARE, ROOTS, SHARE, STAYS
+from acker_redis.spark.protocol.columns import (
+    ARROW_FAILURE,
+    ARROW_OUT,
+    ARROW_ROWS,
+    ARROW_SHARE,
+    FAILED,
+    ROOTS,
+    SHARE,
+    STAYS,
+)
 from acker_redis.spark.worker.failures import (
     REASON_CHARS,
     DistinctRoots,
-    Failure,
     FailureCollector,
     NoRetry,
     OnError,
@@ -33,7 +40,10 @@ log = logging.getLogger("acker_redis.spark")
 Write: TypeAlias = Callable[[Iterator[pa.RecordBatch], int], object]
 """A function of the batches of a partition and its number. Its result is ignored."""
 
-_SCHEMA = pa.schema([ARROW_SHARE, ARROW_ROWS, ARROW_OUT])
+Prepare: TypeAlias = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+"""A function from tracked batches of a partition to those that the user's function receives."""
+
+_SCHEMA = pa.schema([ARROW_SHARE, ARROW_ROWS, ARROW_OUT, ARROW_FAILURE])
 
 
 @dataclass
@@ -82,27 +92,31 @@ class _Consumed:
 
 @dataclass(frozen=True)
 class PartitionsStep:
-    """Function for `mapInArrow` from a partition to rows (`SHARE`, `ROWS`, `OUT`) that count consumed and failed rows.
+    """Function for `mapInArrow` from a partition to rows that count consumed and failed rows.
+
+    Their columns are `SHARE`, `ROWS`, `OUT` and `FAILURE`.
 
     Attributes:
         component: name of the sink.
-        operator: tag of the sink in failures.
         write: the user's function, which receives the user's columns.
         on_error: effect of an exception in the function. `raise` ends the task, and Spark retries it. `fail` fails every row
             of the partition, with the error as reason, or only those that a `RowsRefusedError` names. It needs the roots
             column among the input columns. An error in the steps before the sink is raised in both modes.
-        failures: accumulator for the failed rows.
+        max_failure_bytes: limit on the failure of a task.
         no_retry: exceptions after which the messages of the partition are not emitted again.
         columns: see `FlatMapStep`.
+        only_refused: whether `fail` fails only rows that a `RowsRefusedError` names. Any other error is raised.
+        prepare: function that prepares the batches for `write`. None: they lose the tracking columns. It needs `fail`.
     """
 
     component: str
-    operator: str
     write: Write
     on_error: OnError
-    failures: Accumulator[list[Failure]] = field(repr=False)
+    max_failure_bytes: int
     no_retry: NoRetry = ()
     columns: tuple[str, ...] = ()
+    only_refused: bool = False
+    prepare: Prepare | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run on one partition.
@@ -115,9 +129,10 @@ class PartitionsStep:
         consumed = _Consumed()
         input_errors: list[Exception] = []
         stream = self._watched(batches, consumed, input_errors)
-        collector = FailureCollector(self.operator, self.component, self.failures)
+        collector = FailureCollector(self.max_failure_bytes)
         try:
-            self.write((batch.drop_columns(self._tracking) for batch in stream), partition_id())
+            prepared = self._untracked(stream) if self.prepare is None else self.prepare(stream)
+            self.write(prepared, partition_id())
             self._check_consumed(batches, input_errors)
         except NotExactError:  # a mistake, and no reason to fail rows
             raise
@@ -125,17 +140,19 @@ class PartitionsStep:
             self._check_consumed(batches, input_errors)
             self._fail_refused(collector, consumed, exc)
         except Exception as exc:
-            if self.on_error == "raise" or input_errors:
+            if self.on_error == "raise" or self.only_refused or input_errors:
                 raise
             self._fail_all(collector, consumed, batches, reason_of(exc, self.no_retry))
-        failed = collector.send()
+        failed = collector.failed_rows()
+        rows: list[tuple[int, int, int, str | None]]
         if failed is None:  # also where it failed before its first row, and had none
-            rows = [(consumed.share_sum, consumed.rows, STAYS)]
+            rows = [(consumed.share_sum, consumed.rows, STAYS, None)]
         else:
-            written = (consumed.share_sum - failed.share_sum) & shares.MASK, consumed.rows - failed.rows, STAYS
-            rows = [row for row in (written, (failed.share_sum, failed.rows, failed.number)) if row[1]]
+            written = (consumed.share_sum - failed.share_sum) & shares.MASK, consumed.rows - failed.rows, STAYS, None
+            rows = [row for row in (written, (failed.share_sum, failed.rows, FAILED, failed.failure)) if row[1]]
         columns = zip(*rows, strict=True)
-        yield pa.RecordBatch.from_arrays([pa.array(values, pa.int64()) for values in columns], schema=_SCHEMA)
+        arrays = [pa.array(values, kind) for values, kind in zip(columns, _SCHEMA.types, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=_SCHEMA)
 
     def _check_consumed(self, batches: Iterator[pa.RecordBatch], input_errors: list[Exception]) -> None:
         """Check that the function consumed all rows, and swallowed no error of earlier steps."""
@@ -176,9 +193,9 @@ class PartitionsStep:
         roots.add(consumed.roots.values.to_numpy())
         collector.add_total(consumed.share_sum, consumed.rows, roots, reason, consumed.rootless)
 
-    @property
-    def _tracking(self) -> list[str]:
-        return [SHARE, ROOTS] if self.on_error == "fail" else [SHARE]
+    def _untracked(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tracking = [SHARE, ROOTS] if self.on_error == "fail" else [SHARE]
+        return (batch.drop_columns(tracking) for batch in batches)
 
     def _renamed(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return (batch.rename_columns(list(self.columns)) for batch in batches) if self.columns else batches

@@ -184,7 +184,9 @@ class RowByRow:
                 try:
                     _array([value], column)
                 except Exception as exc:
-                    kind = from_arrow_type(column.type).simpleString() + ("" if column.nullable else " not null")
+                    kind = from_arrow_type(column.type, prefer_timestamp_ntz=True).simpleString() + (
+                        "" if column.nullable else " not null"
+                    )
                     return f"Column {column.name!r} is {kind} and can't hold {value!r:.100} ({exc})."
         return None
 

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from acker_redis import Acker, RetryPolicy
 from acker_redis.spark import RunResult, Tracker, run_tracked
+from spark.support.session import parallelism
 
 APP = "direct-acks"
 ITEM = "order bigint, item string, count int"
@@ -27,7 +28,7 @@ OVER = "over"
 def run(spark: SparkSession, acker: Acker, executor_url: str | None, orders: int, folder: Path) -> RunResult:
     """Export the items of orders, one folder of Parquet files per emission, until every order is done."""
     folder.mkdir(parents=True, exist_ok=True)
-    spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
+    spark.conf.set("spark.sql.shuffle.partitions", parallelism(spark))
     messages = spark.range(orders).select(F.col("id").alias("order"))
     result = run_tracked(
         messages, partial(export, folder), acker=acker, executor_url=executor_url, ids="order",

@@ -1,19 +1,13 @@
 """Demo for `make stream`: starts a server and a rotator, and runs the stream of orders until Ctrl-C."""
 
-import contextlib
-import signal
-import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from acker_redis.ops.acl import Role
-from spark.support.services import app_among, kill, services, start
-
-ENDS_IN_SECS = 60.0
+from spark.support.services import app_among, services, start, until_ended
 
 
 def main(
@@ -36,23 +30,6 @@ def main(
         job = start("spark.applications.order_stream", "--folder", str(here), *context.args, redis_url=spout)
         status = until_ended(job)
     raise typer.Exit(status)
-
-
-def until_ended(job: "subprocess.Popen[bytes]") -> int:
-    """Wait for the stream. Ctrl-C ends it gracefully, and a second Ctrl-C at once."""
-    try:
-        while job.poll() is None:
-            time.sleep(0.05)
-    except KeyboardInterrupt:
-        typer.echo("Stopping. Press Ctrl-C again to stop at once.", err=True)
-        with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
-            job.send_signal(signal.SIGINT)
-            job.wait(timeout=ENDS_IN_SECS)
-        if job.poll() is None:
-            return 130
-    finally:
-        kill(job)  # a JVM that is interrupted while it starts outlives its driver
-    return job.returncode
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 from acker_redis.model import ids
 from acker_redis.spark import FlatMapOutput, Tracker
+from spark.support.session import parallelism
 
 NOT_WORD = "[^a-z0-9_']+"
 OCCURRENCE = "line bigint, position int, word string"
@@ -57,7 +58,7 @@ def count_words(operators: Operators, faults: Faults, output: Path, tracker: Tra
     words = split(faults, tracker, lines)
     if faults.lose_rate:  # Spark's own where, unknown to the tracker
         words = words.where(~chosen_in_sql(faults.lose_rate, "lose", "line", "position"))
-    shuffled = words.repartition(lines.sparkSession.sparkContext.defaultParallelism, "word")
+    shuffled = words.repartition(parallelism(lines.sparkSession), "word")
     tracker.write(shuffled, lambda writer: writer.mode("append").parquet(str(output)), name="save")
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
+
+from acker_redis.spark.protocol.arguments import arrow_schema
 
 Row = dict[str, Any]
 """A row by column name. `path` says how it was derived from which messages, and tells nearly all rows apart."""
@@ -46,6 +47,7 @@ class Data:
         skew: share of the messages that have the same key.
         wide: longest text in a row.
         marks: whether there is a column of maps, which can't be compared, sorted or grouped by.
+        in_range: whether the ids are a range. Otherwise most are, and some lie anywhere.
     """
 
     seed: int
@@ -54,6 +56,7 @@ class Data:
     skew: float
     wide: int
     marks: bool
+    in_range: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -73,7 +76,7 @@ class Data:
         ids: set[int] = set()
         first = chance.choice([0, -40, chance.getrandbits(62), -(1 << 63)])
         while len(ids) < self.count:
-            ids.add(first + len(ids) if chance.random() < 0.7 else chance.getrandbits(64) - (1 << 63))
+            ids.add(first + len(ids) if self.in_range or chance.random() < 0.7 else chance.getrandbits(64) - (1 << 63))
         return [self._row(message, chance) for message in chance.sample(sorted(ids), self.count)]
 
     def _row(self, message: int, chance: random.Random) -> Row:
@@ -98,8 +101,7 @@ class Data:
         kind = self.schema
         rows, parts = self.rows(), max(1, self.partitions)
         tables = [
-            pa.Table.from_pylist([_arrow(row) for row in rows[i::parts]], to_arrow_schema(kind, timezone="UTC"))
-            for i in range(parts)
+            pa.Table.from_pylist([_arrow(row) for row in rows[i::parts]], arrow_schema(kind)) for i in range(parts)
         ]
         if not self.partitions:
             return session.createDataFrame(tables[0], kind)

@@ -12,12 +12,13 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from acker_redis import RowFailedError
 from acker_redis.spark import FlatMapOutput, Tracker
+from acker_redis.spark.protocol.arguments import arrow_schema
 from tests.model_based.pipelines.data import COLUMNS, Data, Row
 from tests.model_based.pipelines.faults import Fault
+from tests.support.spark.versions import COUNTS_ONCE
 
 TRACKING = ["_share", "_roots"]
 
@@ -131,7 +132,9 @@ class Guarded(Operator):
     def apply(self, playing: Playing, *frames: DataFrame) -> DataFrame:
         ((condition, guard),) = _GUARDED.items()
         guarded = playing.tracker.filter(frames[0], guard)
-        return playing.tracker.filter(guarded.orderBy("n") if self.shuffle else guarded, condition)
+        if self.shuffle:
+            guarded = guarded.orderBy("n") if COUNTS_ONCE else guarded.repartition("n")
+        return playing.tracker.filter(guarded, condition)
 
     def mean(self, failed: set[int], *rows: Rows) -> Rows:
         (condition,) = _GUARDED
@@ -250,7 +253,7 @@ class FlatMap(Operator):
         if not self.arrow:
             run = _RowByRow(self, playing.marks, playing.local)
             return tracker.flat_map(frames[0], run, schema, on_error=self.on_error)  # type: ignore[arg-type]
-        kind = to_arrow_schema(schema, timezone="UTC")
+        kind = arrow_schema(schema)
         made = _Vectorised(self, playing.marks, playing.local, kind)
         return tracker.flat_map_arrow(frames[0], made, schema)
 

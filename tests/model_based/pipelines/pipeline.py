@@ -1,7 +1,7 @@
 """A pipeline: steps over frames, and sinks. Drawn from a seed, it prints itself."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import DataFrame
 
@@ -63,6 +63,17 @@ class Pipeline:
     def harmless(self) -> bool:
         """Whether it has to be proven."""
         return self.forgets is None and all(step.operator.harmless for step in self.steps)
+
+    @property
+    def loses_shuffle_files(self) -> bool:
+        """Whether a task takes Spark's shuffle files away."""
+        struck = [*(step.operator for step in self.steps), *(sink for sink, _ in self.sinks)]
+        faults = [getattr(one, "fault", None) for one in struck]
+        return any(fault is not None and fault.kind == "lose-shuffle-files" for fault in faults)
+
+    def with_ids_in_range(self) -> "Pipeline":
+        """The same, over messages whose ids the job itself can tell."""
+        return replace(self, data=replace(self.data, in_range=True), in_flight=None)
 
     def before_sinks(self) -> set[int]:
         """Numbers of the frames that sinks are made of."""

@@ -13,16 +13,20 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis import Acker, RetryPolicy
+from acker_redis.acker import app_of
 from acker_redis.model.roots import root_ids
 from acker_redis.spark import Progress, RunResult, Tracker, run_tracked
 from acker_redis.testing import expire
 from tests.model_based.pipelines.operators import Playing
 from tests.model_based.pipelines.pipeline import Pipeline
 
-LONGEST_SECS = 120.0
-"""A run that takes longer waits for what will never come."""
+LONGEST_SECS = 400.0
+"""A run that takes longer waits for what will never come, even on a busy machine. A test has 600 s."""
 
 ATTEMPTS = 2
+
+MANY = 10**9
+"""A bound that no run reaches. A run with a bound reads the ids first."""
 
 
 class Watched(Acker):
@@ -37,6 +41,14 @@ class Watched(Acker):
         """On an app of its own."""
         acker = cls.connect(url, app=f"random-{uuid.uuid4().hex}", shards=1)
         acker.begun, acker.outcomes, acker.broken_off = [], defaultdict(list), {}
+        ledger = app_of(acker).ledger
+        settle = ledger.settle
+
+        def noted(roots: Any, *args: Any) -> Any:
+            acker.begun += np.asarray(roots).astype(np.int64).tolist()
+            return settle(roots, *args)
+
+        ledger.settle = noted  # type: ignore[assignment, method-assign]
         return acker
 
     def init_many(self, roots: Any, *args: Any, **options: Any) -> Any:
@@ -104,10 +116,10 @@ def _settings(session: SparkSession, pipeline: Pipeline) -> Iterator[None]:
             session.conf.set(name, value)
 
 
-def play(pipeline: Pipeline, session: SparkSession, url: str, folder: Path) -> Played:
-    """Run it to its end."""
+def play(pipeline: Pipeline, session: SparkSession, url: str, folder: Path, *, reads_ids: bool = False) -> Played:
+    """Run it to its end. With `reads_ids`, the ids are read before the pipeline runs."""
     (folder / "struck").mkdir(parents=True)
-    local = str(session.sparkContext.getConf().get("spark.local.dir"))
+    local = str(session.conf.get("spark.local.dir"))
     emissions: list[Emitted] = []
     begun = time.monotonic()
 
@@ -128,7 +140,7 @@ def play(pipeline: Pipeline, session: SparkSession, url: str, folder: Path) -> P
             result = run_tracked(
                 messages, run, acker=acker, ids="id", run_id=run_id,
                 retry=RetryPolicy(max_attempts=ATTEMPTS, first_delay_secs=0),
-                max_spout_pending=pipeline.in_flight, progress=progress,
+                max_spout_pending=MANY if reads_ids else pipeline.in_flight, progress=progress,
                 stop_if_all_fail=False,  # a drawn sink may refuse every partition
             )  # fmt: skip
         except Exception as exc:

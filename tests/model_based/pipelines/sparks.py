@@ -14,7 +14,9 @@ from typing import ClassVar
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from acker_redis.spark.runtime.sessions import is_connect
 from tests.model_based.pipelines.operators import TRACKING, Known, Operator, Playing, Rows, condition_of
+from tests.support.spark.versions import COUNTS_ONCE, VIEWS_OVER_CONNECT
 
 HARMLESS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "select": lambda frame: frame.select(*reversed(frame.columns)),
@@ -24,9 +26,7 @@ HARMLESS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "repartition": lambda frame: frame.repartition(3),
     "repartition by k": lambda frame: frame.repartition(3, "k"),
     "repartition by id": lambda frame: frame.repartition("id"),
-    "repartitionByRange": lambda frame: frame.repartitionByRange(3, "n"),
     "coalesce": lambda frame: frame.coalesce(1),
-    "orderBy": lambda frame: frame.orderBy("n", "path"),
     "sortWithinPartitions": lambda frame: frame.sortWithinPartitions("k"),
     "rebalance": lambda frame: frame.hint("rebalance"),
     "observe": lambda frame: frame.observe("mine", F.count(F.lit(1)).alias("rows")),
@@ -41,6 +41,12 @@ HARMLESS: dict[str, Callable[[DataFrame], DataFrame]] = {
     ).withColumn("pad", F.when(F.expr("coalesce(unique, 0) >= 0"), F.col("pad"))).drop("unique"),
 }  # fmt: skip
 """Name -> what it does."""
+
+if COUNTS_ONCE:
+    HARMLESS |= {
+        "repartitionByRange": lambda frame: frame.repartitionByRange(3, "n"),
+        "orderBy": lambda frame: frame.orderBy("n", "path"),
+    }
 
 LOOKS: dict[str, Callable[[DataFrame], object]] = {
     "count": lambda frame: frame.count(),
@@ -148,10 +154,12 @@ class View(Operator):
     """A temporary view, and SQL over it."""
 
     def apply(self, playing: Playing, *frames: DataFrame) -> DataFrame:
+        order = "ORDER" if COUNTS_ONCE else "SORT"
+        query = f"SELECT * FROM (SELECT *, length(path) AS long FROM {{rows}}) {order} BY long"
+        if is_connect(playing.session) and not VIEWS_OVER_CONNECT:
+            return playing.session.sql(query, rows=frames[0]).drop("long")
         frames[0].createOrReplaceTempView("seen")
-        return playing.session.sql("SELECT * FROM (SELECT *, length(path) AS long FROM seen) ORDER BY long").drop(
-            "long"
-        )
+        return playing.session.sql(query.format(rows="seen")).drop("long")
 
 
 @dataclass(frozen=True)

@@ -164,7 +164,7 @@ def test_killed_and_restarted_log_job_accounts_for_every_line(url: str, warm: Wa
     module, *options = [
         "spark.applications.access_logs", "--redis", url, "--app", "logs", "--master", "local[2,4]",
         "--logs", str(tmp_path / "logs"), "--reference", str(tmp_path / "reference.csv"), "--out", str(out),
-        "--message-timeout-secs", "10", "--truth", str(tmp_path / "truth.json"), "--json",
+        "--message-timeout-secs", "60", "--truth", str(tmp_path / "truth.json"), "--json",
     ]  # fmt: skip
     command = [sys.executable, "-m", module, *options]
     with subprocess.Popen(command, cwd=ROOT, env=java.preloaded(), process_group=0, stdout=subprocess.DEVNULL) as job:

@@ -12,6 +12,7 @@ from pyspark.sql import Row
 from acker_redis import Acker, AckerConfig
 from spark.applications.direct_acks.prices import acker_of_worker, price_partition
 from tests.docs.test_readme import ROOT
+from tests.support.spark import versions
 
 
 def test_rerun_task_writes_the_same_and_acks_once(url: str, tmp_path: Path) -> None:
@@ -44,9 +45,10 @@ def test_rerun_task_writes_the_same_and_acks_once(url: str, tmp_path: Path) -> N
 @pytest.mark.spark
 def test_direct_acks_demo_completes_both_applications() -> None:
     env = {name: value for name, value in os.environ.items() if name != "ACKER_REDIS_URL"}
+    env["PYTHONWARNINGS"] = ",".join(versions.warning_filters())
     done = subprocess.run(
         [sys.executable, "-m", "spark.applications.direct_acks.demo", "--orders", "200"],
-        capture_output=True, text=True, timeout=280, cwd=ROOT, check=False,
+        capture_output=True, text=True, timeout=500, cwd=ROOT, check=False,
         env=env,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

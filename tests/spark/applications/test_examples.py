@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,19 @@ def promised(name: str) -> str:
     return textwrap.dedent(text.partition("Prints:\n")[2]).strip()
 
 
+@contextmanager
+def rotating(url: str) -> Iterator[None]:
+    """A rotator runs beside the programs."""
+    rotator = subprocess.Popen(
+        [sys.executable, "-m", "acker_redis", "rotator", "--redis", url, "--all"], stderr=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        rotator.terminate()
+        rotator.wait(timeout=30)
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_example_is_short_and_listed_in_the_readme(name: str) -> None:
     lines = (FOLDER / f"{name}.py").read_text(encoding="utf-8").splitlines()
@@ -30,14 +45,8 @@ def test_example_is_short_and_listed_in_the_readme(name: str) -> None:
 @pytest.mark.spark
 def test_examples_print_their_documented_output(url: str, warm: Warm) -> None:
     assert len(PROGRAMS) == 8
-    rotator = subprocess.Popen(
-        [sys.executable, "-m", "acker_redis", "rotator", "--redis", url, "--all"], stderr=subprocess.DEVNULL
-    )
-    try:
+    with rotating(url):
         status, printed, errors = warm.run_module("tests.support.jobs.examples_job", *PROGRAMS, url=url)
-    finally:
-        rotator.terminate()
-        rotator.wait(timeout=30)
     assert status == 0, errors
     found = json.loads(printed.splitlines()[-1])
     for name in PROGRAMS:

@@ -56,7 +56,7 @@ def test_order_stream_interrupted_and_restarted_loses_nothing(url: str, warm: Wa
     try:
         wait_until(lambda: first.poll() is not None or table_is_filled(folder), "orders are in SQLite", 180)
         first.send_signal(signal.SIGINT)
-        said, errors = first.communicate(timeout=120)
+        said, errors = first.communicate(timeout=240)
     finally:
         first.kill()
     assert first.returncode == 0, errors

@@ -1,13 +1,14 @@
 """The roots of an emission as the driver sends them: those of a record together; and what is said where ids are sparse."""
 
 import logging
+import time
 import uuid
 from typing import Any
 
 import numpy as np
 import pytest
 
-from acker_redis import ConnectionLostError, Limits, NotExactError, PendingLimitError, RetryPolicy
+from acker_redis import ConnectionLostError, LedgerLostError, Limits, NotExactError, PendingLimitError, RetryPolicy
 from acker_redis.model.ids import shard_of
 from acker_redis.model.roots import root_ids
 from acker_redis.spark.emission.roots import EmissionRoots
@@ -113,3 +114,95 @@ def test_all_parts_of_roots_are_sent_exactly_once(monkeypatch: pytest.MonkeyPatc
     roots._send("ack", lambda rows, token: sent.setdefault(token, []).extend(roots._roots[rows].tolist()))
     assert len(sent) == 51
     assert sorted(root for part in sent.values() for root in part) == sorted(roots._roots.tolist())
+
+
+def late_roots(count: int) -> tuple[Spout, EmissionRoots]:
+    """Roots that a job has told, ten seconds after its emission began."""
+    spout = Spout(
+        fake_acker(shards=2, lanes=2), "run", spout_id=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0)
+    )
+    begun = spout.state.begin_unread(0, np.arange(count), 0.0)
+    own = np.arange(1, count + 1)
+    return spout, EmissionRoots(spout, begun, own, begun_at=time.monotonic() - 10, known_from_job=True)
+
+
+def outcomes(spout: Spout) -> dict[str, list[tuple[int, int]]]:
+    """Root and age of each outcome by its kind."""
+    found: dict[str, list[tuple[int, int]]] = {"ack": [], "fail": []}
+    for one in spout.acker.poll(10_000):
+        found[one.kind].append((one.root, one.age_ms))
+    return found
+
+
+def test_roots_that_a_job_told_are_acked_with_their_age() -> None:
+    spout, roots = late_roots(100)
+    with roots:
+        assert spout.acker.pending() == 0
+        roots.complete([])
+    found = outcomes(spout)
+    assert sorted(root for root, _ in found["ack"]) == sorted(roots.emission.roots.tolist())
+    assert all(10_000 <= age < 200_000 for _, age in found["ack"])
+    stats = spout.acker.stats()
+    assert (stats.inits, stats.acks, stats.acked, stats.fails, stats.pending) == (100, 100, 100, 0, 0)
+
+
+def test_failed_roots_that_a_job_told_fail_alone() -> None:
+    spout, roots = late_roots(70)
+    bad = roots.emission.roots[[3, 40]]
+    with roots:
+        roots.complete([failure_of("parse", Reason("no such row", retry=False), bad, 0)])
+    found = outcomes(spout)
+    assert sorted(root for root, _ in found["fail"]) == sorted(bad.tolist())
+    assert len(found["ack"]) == 68 and all(age >= 10_000 for _, age in found["fail"])
+    stats = spout.acker.stats()
+    assert (stats.inits, stats.acks, stats.fails, stats.pending) == (70, 68, 2, 0)
+
+
+def test_roots_that_a_job_told_fail_if_the_pipeline_raises_then() -> None:
+    spout, roots = late_roots(40)
+    with pytest.raises(ValueError, match="afterwards"), roots:
+        raise ValueError("afterwards")
+    found = outcomes(spout)
+    assert (len(found["ack"]), len(found["fail"])) == (0, 40)
+    assert spout.acker.stats().inits == 40
+
+
+@pytest.mark.parametrize("known_from_job", [True, False])
+def test_roots_of_a_block_that_exists_are_initialised_and_acked(known_from_job: bool) -> None:
+    spout, roots = late_roots(40)
+    roots._known_from_job = known_from_job
+    other = np.array([roots.emission.roots[-1] ^ np.int64(1 << 62)])  # a slot of that block without a message
+    spout.acker.ack_many(other, [5])
+    with roots:
+        roots.complete([])
+    assert sorted(root for root, _ in outcomes(spout)["ack"]) == sorted(roots.emission.roots.tolist())
+    stats = spout.acker.stats()
+    assert (stats.inits, stats.acked, stats.unowned, stats.pending) == (40, 40, 1, 0)
+
+
+def test_lost_shard_does_not_change_which_roots_are_acked_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger has roots in two blocks. When the driver repeats its calls, it no longer has one of these blocks."""
+    monkeypatch.setattr("acker_redis.ledger.updates.ROOTS_PER_CALL", 1)
+    spout = Spout(fake_acker(shards=1), "run", spout_id=1)
+    message_ids = np.array([number for number in range(96) if number % 32 != 31])
+    begun = spout.state.begin_unread(0, message_ids, 0.0)
+    roots = EmissionRoots(spout, begun, np.arange(1, 94), begun_at=time.monotonic(), known_from_job=True)
+    others = begun.roots[[0, 31]] | np.int64(31 << 59 ^ -(1 << 64))  # slot 31 of their blocks, without a message
+    spout.acker.init_many(others, [5, 5], 1)
+    ack_many, calls = spout.acker.ack_many, []
+
+    def ack(*args: Any, **options: Any) -> Any:
+        applied = ack_many(*args, **options)
+        calls.append(options["idempotency_key"])
+        if len(calls) == 1:
+            ack_many(others[:1], [5])
+            raise LedgerLostError("another shard")
+        return applied
+
+    monkeypatch.setattr(spout.acker, "ack_many", ack)
+    with roots:
+        roots.complete([])
+    assert len(calls) == 2 and len(set(calls)) == 1
+    assert sorted(root for root, _ in outcomes(spout)["ack"]) == sorted([*begun.roots.tolist(), others[0]])
+    stats = spout.acker.stats()
+    assert (stats.inits, stats.acked, stats.pending) == (95, 94, 1)

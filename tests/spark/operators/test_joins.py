@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import reduce
+from functools import cache, partial, reduce
 from itertools import combinations_with_replacement, product
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import pytest
@@ -50,6 +50,7 @@ def ansi(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[bool]:
         "spark.sql.adaptive.enabled": "false",  # and no code, for which small data take longer
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.shuffle.partitions": "1",
     }
     before = {name: spark.conf.get(name) or "" for name in settings}
     for name, value in settings.items():
@@ -59,16 +60,24 @@ def ansi(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[bool]:
         spark.conf.set(name, value)
 
 
-def side(spark: SparkSession, kind: str, name: str) -> DataFrame:
-    """The values of a type, each twice, and null."""
+Sides: TypeAlias = Callable[[str, str], tuple[DataFrame, DataFrame]]
+
+
+def side(spark: SparkSession, kind: str, name: str) -> tuple[DataFrame, DataFrame]:
+    """The values of a type, each twice, and null: as a frame of Spark's, and tracked."""
     values = f"posexplode(array({VALUES[kind]}, {VALUES[kind]}, NULL)) AS (place, value)"
-    return spark.sql(f"SELECT bigint(place) AS {name}, CAST(value AS {kind}) AS key FROM (SELECT {values})")
+    plain = spark.sql(f"SELECT bigint(place) AS {name}, CAST(value AS {kind}) AS key FROM (SELECT {values})")
+    return plain, tracking.tracked(plain, name, SALTS, EQUATION)
 
 
-def ways(spark: SparkSession, one: str, other: str, how: str) -> list[DataFrame] | None:
+def sides(spark: SparkSession) -> Sides:
+    """Each side is made once, and joined with many others."""
+    return cache(partial(side, spark))
+
+
+def ways(sides: Sides, one: str, other: str, how: str) -> list[DataFrame] | None:
     """Spark's own join and the tracker's two; None: all three refuse."""
-    left, right = side(spark, one, "l"), side(spark, other, "r")
-    left_rows, right_rows = tracking.tracked(left, "l", SALTS, EQUATION), tracking.tracked(right, "r", SALTS, EQUATION)
+    (left, left_rows), (right, right_rows) = sides(one, "l"), sides(other, "r")
     made: list[Callable[[], DataFrame]] = [
         lambda: left.join(right, "key", how),
         lambda: joins.matched(left_rows, right_rows, ["key"], how, "join", uuid4().hex, EQUATION),
@@ -82,7 +91,9 @@ def ways(spark: SparkSession, one: str, other: str, how: str) -> list[DataFrame]
     frames = []
     for make in made:
         try:
-            frames.append(make().select("key", "l", "r"))
+            frame = make().select("key", "l", "r")
+            _ = frame.schema  # Spark Connect resolves a plan when it is asked for it
+            frames.append(frame)
         except (AnalysisException, PipelineError) as exc:
             assert isinstance(exc, AnalysisException) is (make is made[0]), exc
     assert len(frames) in (0, len(made)), f"{one} and {other}: {len(frames)} of {len(made)} accept them"
@@ -102,10 +113,11 @@ def rows(pairs: list[DataFrame]) -> Counter[tuple[Any, ...]]:
 def test_join_keys_of_any_two_types_match_as_in_spark(spark: SparkSession, ansi: bool, how: str) -> None:
     some = product(["bigint", "double"], VALUES)
     pairs = combinations_with_replacement(VALUES, 2) if how == "inner" else some
+    of_types = sides(spark)
     compared = [
         found
         for one, other in pairs
-        if not (ansi and (one in TEXTS) != (other in TEXTS)) and (found := ways(spark, one, other, how))
+        if not (ansi and (one in TEXTS) != (other in TEXTS)) and (found := ways(of_types, one, other, how))
     ]
     assert len(compared) > (15 if how == "inner" else 5)
     for at in range(0, len(compared), 12):  # more in one plan take long
@@ -125,8 +137,9 @@ def ended(frame: DataFrame) -> Any:
 @pytest.mark.parametrize("ansi", ["ansi"], indirect=True)
 @pytest.mark.parametrize("other", ["bigint", "decimal(10,2)", "boolean", "date", "timestamp", "double"])
 def test_join_key_text_that_cannot_be_cast_raises_as_in_spark(spark: SparkSession, ansi: bool, other: str) -> None:
+    of_types = sides(spark)
     for one, how in product(TEXTS, ("inner", "full")):
-        found = ways(spark, one, other, how)
+        found = ways(of_types, one, other, how)
         assert found is not None
         own, *ours = map(ended, found)
         assert isinstance(own, str), own

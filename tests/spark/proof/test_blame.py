@@ -1,20 +1,28 @@
 """Whose fault a failure is: it counts only against a message that can be guilty, and a broken pipeline loses nothing."""
 
+import itertools
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark import InheritableThread
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, DataFrameWriter
 
 from acker_redis import Acker, AckerError, OffsetFile, OperatorBrokenError, RetryPolicy
 from acker_redis.spark import MessageIds, Pipeline, Tracker, run_tracked
+from acker_redis.spark.proof.blame import _any_job_failed, failed_in_a_job
+from acker_redis.spark.runtime.jobs import tagged
 from acker_redis.testing import wait_until
 from tests.spark.streaming.test_streams import give, handler_of, parked, start
 from tests.support.spark.cases import CONFIG, MakeCase, consume
@@ -128,6 +136,7 @@ def test_store_unreachable_from_the_driver_is_waited_for(case: MakeCase, monkeyp
     assert (len(ended.acked), ended.letters, len(tries)) == (20, {}, 4)
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_unreachable_sink_is_waited_for(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.01)
     run = case(n=20)
@@ -170,6 +179,49 @@ def test_dead_jvm_ends_the_run_at_once(case: MakeCase, monkeypatch: pytest.Monke
 
     ended = run.run(pipeline, retry=ONCE)
     assert ("Spark's JVM exited" in str(ended.error), ended.emissions) == (True, 1)
+
+
+def failing_once_there(path: str, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    wait_until(lambda: os.path.exists(path), "the end of the wait", 120)  # noqa: PTH110
+    raise ValueError("on purpose")
+
+
+@pytest.mark.classic("a server of Spark Connect doesn't report jobs")
+def test_job_that_spark_has_not_reported_as_failed_yet_is_to_blame(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark raises a job's error before it reports the end of the job."""
+    with pytest.raises(PySparkException) as raised:
+        spark.range(1).selectExpr("assert_true(id < 0)").collect()
+    release, context = tmp_path / "release", spark.sparkContext
+
+    def run() -> None:
+        with tagged(spark, "late"), suppress(PySparkException):
+            spark.range(1).mapInArrow(partial(failing_once_there, str(release)), "id bigint").collect()
+
+    def sleep(secs: float) -> None:
+        release.touch()
+        time.sleep(secs)
+
+    monkeypatch.setattr("acker_redis.spark.proof.blame._MOST_LOOKS", 10_000)  # its four tries may take long
+    monkeypatch.setattr("acker_redis.spark.proof.blame.time", SimpleNamespace(sleep=sleep))
+    thread = InheritableThread(run)
+    thread.start()
+    try:
+        wait_until(lambda: context._jsc.sc().statusTracker().getJobIdsForTag("late"), "the job", 120)
+        assert failed_in_a_job(raised.value, spark, "late")
+    finally:
+        release.touch()
+        thread.join()
+
+
+def test_job_is_reported_as_failed_after_a_pause_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute goes by whenever it looks at the clock."""
+    found, clock = iter([{1: "RUNNING"}, {1: "FAILED"}]), itertools.count(step=60)
+    paused = SimpleNamespace(monotonic=lambda: next(clock), sleep=lambda secs: None)
+    monkeypatch.setattr("acker_redis.spark.proof.blame.time", paused)
+    monkeypatch.setattr("acker_redis.spark.proof.blame._status_of_jobs", lambda session, tag: next(found))
+    assert _any_job_failed(Mock(), "late")
 
 
 def attribute(bad: Callable[[int], bool], row: Any) -> list[tuple[int]]:
@@ -250,6 +302,7 @@ def test_sink_failing_every_row_ends_the_run_as_broken(case: MakeCase) -> None:
     assert "'store'" in str(ended.error)
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_failing_sink_logs_a_line_per_emission_and_a_stack_once(
     case: MakeCase, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -268,6 +321,7 @@ def test_failing_sink_logs_a_line_per_emission_and_a_stack_once(
     assert [bool(record.exc_info) for record in records] == [True] + [False] * (len(records) - 1)
 
 
+@pytest.mark.classic("foreachBatch runs in the server")
 def test_driver_error_ends_a_query_and_its_repair_resumes_it(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, range(30), range(30, 60))
     with handler_of(acker, tmp_path, typo, retry=ONCE) as handler:
@@ -288,6 +342,7 @@ def test_driver_error_ends_a_query_and_its_repair_resumes_it(spark: Any, acker: 
     assert (status.counts.acked, status.error, acker.dead_letters.count()) == (60, None, 0)
 
 
+@pytest.mark.classic("foreachBatch runs in the server")
 def test_error_between_micro_batches_shows_in_status_and_drain(spark: Any, acker: Acker, tmp_path: Path) -> None:
     def breaks_later(tracker: Tracker, messages: DataFrame) -> None:
         if tracker.batch_id is None:
@@ -310,6 +365,7 @@ def test_error_between_micro_batches_shows_in_status_and_drain(spark: Any, acker
     assert (acker.dead_letters.count(), parked(tmp_path)) == (0, [3])
 
 
+@pytest.mark.classic("foreachBatch runs in the server")
 def test_operator_failing_the_first_micro_batch_ends_the_query(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, range(30))
     for _ in range(2):  # at every start
@@ -331,6 +387,8 @@ def killing(bad: Callable[[int], bool], row: Any) -> list[tuple[int]]:
     return [(row["id"],)]
 
 
+@pytest.mark.usefixtures("one_attempt")
+@pytest.mark.classic("foreachBatch runs in the server")
 def test_first_batch_killing_workers_is_parked_until_others_pass(spark: Any, acker: Acker, tmp_path: Path) -> None:
     def run(tracker: Tracker, messages: DataFrame) -> None:
         derived = tracker.flat_map(messages, partial(killing, third), "id bigint", name="work")

@@ -9,8 +9,10 @@ from pyspark.sql import functions as F
 
 from acker_redis import NotExactError, NotProvenError, RowFailedError
 from acker_redis.spark import Tracker
+from acker_redis.spark.runtime.sessions import is_connect
 from tests.support.spark.cases import MakeCase
 from tests.support.spark.faults import evict
+from tests.support.spark.versions import SPARK
 
 pytestmark = pytest.mark.spark
 
@@ -33,6 +35,7 @@ KEPT: dict[str, tuple[Callable[[Tracker, DataFrame], DataFrame], set[int], set[i
 
 
 @pytest.mark.parametrize("kind", KEPT)
+@pytest.mark.classic("only a JVM drops single blocks")
 def test_lost_part_of_a_cache_is_emitted_again(case: MakeCase, kind: str) -> None:
     run = case(n=60)
     operator, gone, failing = KEPT[kind]
@@ -55,6 +58,10 @@ def test_lost_part_of_a_cache_is_emitted_again(case: MakeCase, kind: str) -> Non
 
 
 def test_partly_filled_cache_is_emitted_again(case: MakeCase) -> None:
+    """Before Spark 4.3 its sums agree at once, and rightly: every row is written.
+
+    A client of Spark Connect can't see the cache, and takes it for a mistake.
+    """
     run = case(n=60)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
@@ -62,9 +69,13 @@ def test_partly_filled_cache_is_emitted_again(case: MakeCase) -> None:
         kept.show(1)
         tracker.write(kept, run.append())
 
+    if is_connect(run.spark) and SPARK >= (4, 3):
+        assert "Fill a cached frame as a whole" in run.refused(pipeline, NotExactError)
+        return
     ended = run.done(pipeline)
     assert (ended.acked, ended.letters) == (set(range(60)), {})
-    assert ended.emissions > 1
+    assert set(run.written()) == {(id,) for id in range(60) if id % 10 > 3}
+    assert (ended.emissions > 1) is (SPARK >= (4, 3))
 
 
 def test_untracked_filter_above_a_cache_names_both_causes(case: MakeCase) -> None:
@@ -75,6 +86,10 @@ def test_untracked_filter_above_a_cache_names_both_causes(case: MakeCase) -> Non
         kept.count()
         tracker.write(kept.where("id <> 7"), run.append(), name="save")
 
+    if is_connect(run.spark):
+        text = run.refused(pipeline, NotExactError)
+        assert "reached 'save'" in text and "Fill a cached frame as a whole" in text and "such as where" in text
+        return
     ended = run.run(pipeline)
     assert ended.error is not None
     assert isinstance(ended.error.__cause__ or ended.error, NotProvenError)
@@ -94,6 +109,7 @@ def test_cached_untracked_table_does_not_hide_lost_rows(case: MakeCase) -> None:
         tracker.write(tracker.join(messages, table, "id").where("id <> 7"), run.append())
 
     try:
-        assert "Filter (NOT (id = 7))" in run.refused(pipeline, NotExactError)
+        text = run.refused(pipeline, NotExactError)
+        assert ("such as where" if is_connect(run.spark) else "Filter (NOT (id = 7))") in text
     finally:
         table.unpersist()

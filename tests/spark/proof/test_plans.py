@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from acker_redis.spark import Tracker
 from tests.support.spark.cases import Case, MakeCase
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.classic("only a JVM shows the plans that ran")]
 
 
 class Plans:
@@ -34,6 +34,7 @@ class Plans:
         implements = ("org.apache.spark.sql.util.QueryExecutionListener",)
 
     def __enter__(self) -> "Plans":
+        self._spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty(60_000)  # what was written before isn't meant
         self._spark._jsparkSession.listenerManager().register(self)
         return self
 

@@ -119,7 +119,7 @@ def test_export_task_rerun_registers_each_row_once(case: MakeCase) -> None:
     run = case(n=60)
 
     def counted_and_written(writer: DataFrameWriter) -> None:
-        writer._df.count()
+        writer._rows.count()  # type: ignore[attr-defined]  # of the tracker's own writer
         writer.parquet(run.out)
 
     def export(tracker: Tracker, messages: DataFrame) -> None:
@@ -140,7 +140,7 @@ def test_rows_lost_before_an_export_ack_nothing(case: MakeCase) -> None:
     run = case(n=10)
 
     def export(tracker: Tracker, messages: DataFrame) -> None:
-        tracker.export(tracker.explode(messages, THREE).where("child < 2"), lambda writer: writer.parquet(run.out))
+        tracker.export(tracker.explode(messages, THREE).where("child < 2"), run.append())
 
     assert "missing or duplicated" in run.refused(export, NotExactError)
 

@@ -18,7 +18,7 @@ NONE, EMPTY, FOREIGN = (f"CAST({array} AS array<bigint>)" for array in ("NULL", 
 
 
 def swapped(rows: DataFrame) -> Column:
-    return F.coalesce(F.lag("_roots").over(Window.orderBy("id")), "_roots")
+    return F.coalesce(F.lag("_roots").over(Window.partitionBy(F.lit(0)).orderBy("id")), "_roots")
 
 
 def grouped(tracker: Tracker, rows: DataFrame) -> DataFrame:
@@ -38,7 +38,7 @@ REFUSED: dict[str, Callable[[Tracker, DataFrame], DataFrame]] = {
         rows.drop("_roots").withColumn("mine", F.expr(FOREIGN)).withColumnRenamed("mine", "_roots")
     ),
     "dropped and added": lambda t, rows: rows.drop("_roots").withColumn("_roots", F.expr(EMPTY)),
-    "metadata": lambda t, rows: rows.withMetadata("_roots", {}),
+    "metadata": lambda t, rows: rows.withMetadata("_roots", {"a": 1}),
     "another frame's": grouped,
     "filled": lambda t, rows: rows.withColumn("_roots", F.coalesce("_roots", F.expr(EMPTY))),
 }

@@ -13,6 +13,7 @@ from acker_redis.spark import Tracker, check_pipeline, read_files
 from acker_redis.spark.runs.check_pipeline import FailedMessage, PipelineCheck
 from tests.support.spark.cases import consume
 from tests.support.spark.files_source import RowsToFiles
+from tests.support.spark.stored_rows import stored_rdds
 
 pytestmark = pytest.mark.spark
 
@@ -38,7 +39,7 @@ def never(*given: Any) -> None:
 
 
 def test_check_pipeline_lists_writes_and_failures(spark: Any, tmp_path: Path) -> None:
-    before = spark.sparkContext._jsc.getPersistentRDDs().size()
+    before = stored_rdds(spark)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         good = tracker.fail_where(messages, "id = 2", "two", name="look")
@@ -63,14 +64,18 @@ def test_check_pipeline_lists_writes_and_failures(spark: Any, tmp_path: Path) ->
         "  message 4 failed in 'split': ValueError: four",
     ]
     assert list(tmp_path.iterdir()) == []
-    assert spark.sparkContext._jsc.getPersistentRDDs().size() == before
+    assert stored_rdds(spark) <= before
 
 
 @pytest.mark.parametrize(
     ("sink", "kind", "told"),
     [
         (lambda t, rows: t.write(rows, lambda w: w.mode("overwrite").parquet("x")), PipelineError, "mode 'overwrite'"),
-        (lambda t, rows: t.write(rows, lambda w: w.mode("append")), NotExactError, "called no writing method"),
+        (
+            lambda t, rows: t.write(rows, lambda w: w.mode("append")),
+            NotExactError,
+            "called no method of the writer that writes",
+        ),
         (lambda t, rows: t.write_dataframe(rows.limit(2), never), NotExactError, "missing or duplicated"),
         (lambda t, rows: t.group_by(rows, "half", F.count("*").alias("n")), PipelineError, "partial=True"),
         (lambda t, rows: t.filter(rows, "half = 0"), NotExactError, "ran no sink"),
@@ -89,6 +94,7 @@ def test_check_pipeline_refuses_invalid_pipelines(
     [
         (lambda spark: spark.range(5).selectExpr("id % 2 AS id"), {"ids": "id"}, "repeat the id of another"),
         (lambda spark: spark.range(5), {"ids": "no"}, "column 'no' not found"),
+        (lambda spark: None, {"ids": "id"}, "messages=None is not a DataFrame"),
         (lambda spark: spark.range(5), {}, r"not found in \['id'\], so there are no message ids\. Set ids="),
         (lambda spark: spark.range(5), {"ids": "id", "rows": 0}, "rows=0"),
         (lambda spark: spark.range(5), {"ids": 5}, "check_pipeline: ids=5 is not a source of message ids"),

@@ -80,6 +80,7 @@ def pipeline(folder: Path, operator: str, function: Any, tracker: Tracker, messa
     tracker.write_partitions(derived, partial(write_ids, folder, f"{tracker.run_id}-{tracker.emission}"))
 
 
+@pytest.mark.usefixtures("one_attempt")
 @pytest.mark.parametrize(
     ("operator", "function", "detail"),
     [
@@ -115,6 +116,7 @@ def test_poison_search_identifies_a_row_that_never_returns(spark: Any, acker: Ac
     assert sorted(set(written(tmp_path))) == [BAD - 1, BAD + 1]
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_error_in_every_emission_is_raised_without_dead_letters(spark: Any, acker: Acker, tmp_path: Path) -> None:
     def store(batches: Iterator[pa.RecordBatch], partition: int) -> None:
         raise OSError("the store is down")
@@ -127,6 +129,8 @@ def test_error_in_every_emission_is_raised_without_dead_letters(spark: Any, acke
     assert acker.dead_letters.count() == 0
 
 
+@pytest.mark.usefixtures("one_attempt")
+@pytest.mark.classic("foreachBatch runs in the server")
 def test_stream_continues_during_a_poison_search(spark: Any, acker: Acker, tmp_path: Path) -> None:
     def run(tracker: Tracker, messages: DataFrame) -> None:
         derived = tracker.flat_map(messages, partial(rows, killed), "id bigint", name="work")

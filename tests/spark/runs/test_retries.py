@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis.spark import FlatMapOutput, Tracker
+from acker_redis.testing import wait_until
 from tests.support.spark import drawing
 from tests.support.spark.cases import CHILD, IDS, MakeCase, by_message, consume
 from tests.support.spark.faults import (
@@ -23,6 +24,7 @@ from tests.support.spark.faults import (
     raise_error,
     wait_for,
 )
+from tests.support.spark.versions import COUNTS_ONCE
 
 pytestmark = pytest.mark.spark
 
@@ -61,10 +63,11 @@ def test_dying_task_that_runs_again_counts_once(case: MakeCase, act: Callable[[]
     assert sorted(run.written(name="rows")) == children(1000, 3)
 
 
+@pytest.mark.usefixtures("loses_executor")
 def test_stage_rerun_after_lost_shuffle_files_counts_once(case: MakeCase) -> None:
     """Three of four partitions are written when the map output is lost; the fourth needs it again."""
     run = case(n=400)
-    local = Path(run.spark.sparkContext.getConf().get("spark.local.dir"))
+    local = Path(str(run.spark.conf.get("spark.local.dir")))
     mapped, written, done = (run.folder / name for name in ("mapped", "written", "done"))
     lost = run.folder / "lost"
     for folder in (mapped, written, done):
@@ -106,7 +109,8 @@ Killing = Callable[[str, DataFrame], DataFrame]
 
 
 def sorted_rows(tracker: Tracker, messages: DataFrame, bolt: Killing) -> DataFrame:
-    return bolt("after", bolt("before", messages).orderBy(F.desc("id"), "child"))
+    before = bolt("before", messages)
+    return bolt("after", before.orderBy(F.desc("id"), "child") if COUNTS_ONCE else before.repartition("id"))
 
 
 def self_join(tracker: Tracker, messages: DataFrame, bolt: Killing) -> DataFrame:
@@ -175,8 +179,8 @@ def test_partition_abandoned_by_take_is_exact_when_written(case: MakeCase, shuff
         tracked = messages.repartition(2, "id") if shuffled else messages
         derived = tracker.flat_map_arrow(tracked, wide, "id bigint, text string")
         if not taken.exists():
-            assert len(derived.take(5)) == 5
-            wait_for(abandoned)
+            # A worker that is late notices that its rows aren't wanted any more before it gets so far.
+            wait_until(lambda: len(derived.take(5)) == 5 and abandoned.exists(), "a partition is abandoned", 120)
             taken.touch()
         tracker.write(derived.select("id", "_share", "_roots").repartition(3, "id"), run.append())
 

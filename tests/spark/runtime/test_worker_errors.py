@@ -3,6 +3,7 @@
 import pytest
 from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
+from pyspark.errors.exceptions import connect
 
 from acker_redis import (
     AckerError,
@@ -12,8 +13,8 @@ from acker_redis import (
     RowFailedError,
     ServerOutOfMemoryError,
 )
-from acker_redis.spark.proof.received_failures import cause_of
-from acker_redis.spark.runtime.worker_errors import acker_error_in, own_errors
+from acker_redis.spark.proof.blame import cause_of
+from acker_redis.spark.runtime.worker_errors import acker_error_in, broke_in_a_job, is_of_java, own_errors
 
 WORKER = (
     "[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):\n"
@@ -51,6 +52,37 @@ def test_worker_error_is_raised_with_its_type_and_text(text: str, told: str, kin
     with pytest.raises(AckerError) as caught, own_errors():
         raise error
     assert (type(caught.value), str(caught.value), caught.value.__cause__) == (kind, told, error)
+
+
+def test_worker_error_in_an_answer_of_a_connect_server_is_raised() -> None:
+    error = connect.PythonException(message=WORKER.format("acker_redis.errors.NotExactError: one row too many"))
+    assert is_of_java(error)
+    assert broke_in_a_job(error)
+    with pytest.raises(NotExactError, match=r"^one row too many$"), own_errors():
+        raise error
+
+
+IN_A_TASK = "java.lang.ArithmeticException\n\tat org.apache.spark.executor.Executor$TaskRunner.run(Executor.scala:906)"
+IN_THE_SERVER = (
+    "java.lang.ClassNotFoundException\n\tat org.apache.spark.sql.execution.jdbc.DriverRegistry$.register(x:1)"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "in_a_job"),
+    [
+        (connect.ArithmeticException(message="overflow", server_stacktrace=IN_A_TASK), True),
+        (connect.SparkException(message="Job aborted due to stage failure: Task 0 in stage 6.0 failed 4 times"), True),
+        (connect.UnknownException(message="no.such.Driver", server_stacktrace=IN_THE_SERVER), False),
+        (connect.AnalysisException(message="no such column", server_stacktrace=IN_THE_SERVER), False),
+        (connect.SparkConnectGrpcException(message="no answer"), False),
+    ],
+)
+def test_error_of_a_connect_server_tells_whether_a_job_failed(
+    error: connect.SparkConnectGrpcException, in_a_job: bool
+) -> None:
+    assert is_of_java(error)
+    assert broke_in_a_job(error) is in_a_job
 
 
 def test_last_library_error_in_traceback_is_used() -> None:

@@ -9,17 +9,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, DataFrameWriter, Row
+from pyspark.sql import DataFrame, DataFrameWriter, DataFrameWriterV2, Row
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from acker_redis import NotExactError, PipelineError, RowFailedError, RowsRefusedError
 from acker_redis.spark import Tracker
+from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.worker.failures import OnError
 from acker_redis.spout.retry import RetryPolicy
 from tests.support.spark.cases import CHILD, Case, MakeCase, consume
 from tests.support.spark.files_source import BatchesToFiles, Count, FileWriter, RowsToFiles
+from tests.support.spark.stored_rows import stored_rdds
 
 pytestmark = pytest.mark.spark
 
@@ -99,10 +101,128 @@ def test_dataframe_function_is_a_sink(case: MakeCase) -> None:
     assert ordered(run) == BOTH
 
 
-def test_dataframe_function_running_nothing_is_refused(case: MakeCase) -> None:
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda rows: None,
+        lambda rows: rows.createOrReplaceTempView("never_read"),
+        lambda rows: rows.sparkSession.sql("SELECT count(*) FROM {rows}", rows=rows),
+    ],
+    ids=["nothing", "view", "query"],
+)
+def test_dataframe_function_running_nothing_is_refused(case: MakeCase, function: Callable[[DataFrame], object]) -> None:
     run = case(n=20)
-    text = run.refused(writing(lambda tracker, rows: tracker.write_dataframe(rows, lambda frame: None)), NotExactError)
-    assert "no execution" in text
+    text = run.refused(writing(lambda tracker, rows: tracker.write_dataframe(rows, function)), NotExactError)
+    assert "ran no Spark job" in text and "40 rows" in text
+
+
+def test_dataframe_function_may_write_by_a_command_in_sql(case: MakeCase) -> None:
+    run = case(n=20)
+    run.spark.sql(f"CREATE TABLE IF NOT EXISTS test_sinks_sql ({CHILD}) USING parquet")
+
+    def insert(rows: DataFrame) -> None:
+        rows.sparkSession.sql("INSERT INTO test_sinks_sql SELECT * FROM {rows}", rows=rows)
+
+    run.complete(writing(lambda tracker, rows: tracker.write_dataframe(rows, insert)))
+    assert sorted(map(tuple, run.spark.table("test_sinks_sql").collect())) == BOTH
+
+
+def test_dataframe_function_may_run_any_number_of_actions(case: MakeCase) -> None:
+    """On rows computed once, which Spark drops afterwards; and every time the same rows."""
+    run = case(n=20)
+    before = stored_rdds(run.spark)
+    seen: list[list[str]] = []
+
+    def look(rows: DataFrame) -> None:
+        assert rows.where("child = 0").count() == 20
+        rows.foreachPartition(lambda some: None)
+        seen.extend(sorted(row.uuid for row in rows.select("uuid").collect()) for _ in range(2))
+        rows.join(rows.where("id < 3"), "id", "left_semi").select("id", "child").write.parquet(run.out)
+
+    run.complete(
+        writing(lambda tracker, rows: tracker.write_dataframe(rows.withColumn("uuid", F.expr("uuid()")), look))
+    )
+    assert seen[0] == seen[1] and len(seen[0]) == 40
+    assert len(run.written()) == 6
+    assert stored_rdds(run.spark) <= before
+
+
+def test_dataframe_function_does_not_run_on_rows_that_are_missing(case: MakeCase) -> None:
+    run = case(n=20)
+    called: list[DataFrame] = []
+    text = run.refused(
+        writing(lambda tracker, rows: tracker.write_dataframe(rows.where("id <> 7"), called.append)), NotExactError
+    )
+    assert "missing or duplicated" in text
+    assert called == []
+
+
+def test_dataframe_function_that_raises_is_not_proven_by_its_rows(case: MakeCase) -> None:
+    """Even where the pipeline catches the error."""
+    run = case(n=20)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        with pytest.raises(OSError, match="disk full"):
+            tracker.write_dataframe(messages, raising, name="broken")
+
+    assert "'broken' ended with an error" in run.refused(pipeline, NotExactError)
+
+
+def test_source_that_spark_reports_nothing_of_is_refused_before_it_writes(
+    case: MakeCase, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Spark's console shows 20 of the rows, and is a source that gets a DataFrame, as Kafka's is."""
+    run = case(n=30)
+    for write in (
+        lambda writer: writer.format("console").mode("append").save(),
+        lambda writer: writer.save(mode="append", format="console"),
+        lambda writer: writer.mode("append").saveAsTable("nowhere", "console"),
+    ):
+        text = run.refused(lambda tracker, rows: tracker.write(rows, write, name="show"), PipelineError)  # noqa: B023
+        assert text.startswith("'show': Spark doesn't report which rows the source 'console' writes")
+        assert "tracker.write_dataframe" in text and "tracker.write_partitions" in text
+    text = run.refused(
+        lambda tracker, rows: tracker.export(rows, lambda writer: writer.format("console").save()), PipelineError
+    )
+    assert "'console'" in text
+    assert "only showing top" not in capfd.readouterr().out
+
+
+SOURCES = ("org.apache.spark.sql.parquet", "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat")
+"""Names that a client of Spark Connect doesn't know, so it tries them with no rows."""
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_source_with_another_name_is_proven(case: MakeCase, source: str) -> None:
+    run = case(n=20)
+    run.complete(
+        writing(
+            lambda tracker, rows: tracker.write(
+                rows,
+                lambda writer: writer.partitionBy("child").save(run.out, source, mode="append", compression="none"),
+            )
+        )
+    )
+    assert sorted(run.written("id", "child")) == BOTH
+
+
+def test_source_with_another_name_has_to_append_over_connect(case: MakeCase, spark: Any) -> None:
+    if not is_connect(spark):
+        pytest.skip("not in a classic session: it can look into a source")
+    run = case(n=20)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.export(messages, lambda writer: writer.format(SOURCES[0]).save(run.out))
+
+    assert "is unknown over Spark Connect" in run.refused(pipeline, PipelineError)
+
+
+def test_unknown_source_is_spark_s_own_error(case: MakeCase) -> None:
+    ended = case(n=2).run(
+        lambda tracker, rows: tracker.write(rows, lambda writer: writer.format("no.such").mode("append").save())
+    )
+    assert "no.such" in str(ended.error)
+    assert ended.acked == set()
 
 
 def raising(rows: Any) -> None:
@@ -124,6 +244,7 @@ SINKS: dict[str, Callable[[Case, Tracker, DataFrame, Any], object]] = {
 }
 
 
+@pytest.mark.usefixtures("one_attempt")
 @pytest.mark.parametrize("sink", SINKS)
 @pytest.mark.parametrize(("on_error", "emissions"), [("raise", 1), ("fail", 2)])
 def test_raising_sink_ends_the_emission_or_fails_its_rows(
@@ -150,6 +271,7 @@ def test_raising_sink_ends_the_emission_or_fails_its_rows(
     assert all(("no commit" if sink == "commit" else "disk full") in (x.detail or "") for x in ended.letters.values())
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_failed_rows_of_a_sink_fail_only_their_messages(case: MakeCase) -> None:
     run = case(n=20)
 
@@ -227,6 +349,7 @@ def test_commit_failure_in_the_driver_is_recovered_by_a_rerun(case: MakeCase, on
     assert (run.folder / "aborted").read_text() == (run.folder / "committed").read_text() == "20"
 
 
+@pytest.mark.usefixtures("one_attempt")
 @pytest.mark.parametrize("sink", ["write_partitions", "write"])
 def test_flat_map_error_is_not_attributed_to_the_sink(case: MakeCase, sink: str) -> None:
     """A sink that fails rows does not fail those that never reached it: the emission ends."""
@@ -274,6 +397,7 @@ def take_one(batches: Iterator[pa.RecordBatch], partition: int) -> None:
     next(batches, None)
 
 
+@pytest.mark.usefixtures("one_attempt")
 @pytest.mark.parametrize("sink", ["write_partitions", "write_data_source"])
 def test_sink_leaving_rows_unread_is_an_error(case: MakeCase, sink: str) -> None:
     run = case(n=1000)
@@ -308,6 +432,8 @@ def test_invalid_sink_arguments_are_refused(case: MakeCase) -> None:
             "can't be called with 2 arguments (too many positional arguments)",
         ),
         (lambda tracker, rows: tracker.write_partitions(rows, "x"), "write_partitions: 'x' can't be"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.write_table(rows, "t", "items"), "write_table: 'items' can't be called"),  # type: ignore[arg-type]
+        (lambda tracker, rows: tracker.write_table(rows, "", print), "write_table: table='' is no name"),
         (lambda tracker, rows: tracker.export(rows, "items"), "export: 'items' can't be called"),  # type: ignore[arg-type]
         (lambda tracker, rows: tracker.write_data_source(rows, "parquet"), "'parquet' is not a Python data"),  # type: ignore[arg-type]
         (lambda tracker, rows: tracker.write_data_source(rows, object), "is not a Python data source"),  # type: ignore[arg-type]
@@ -384,6 +510,56 @@ def test_writer_that_does_not_append_is_refused(
     assert all(way in text for way in ('mode("append")', 'output="whole"', "allow_overwrite=True"))
     assert not Path(run.out).exists()
     assert run.spark.catalog.listTables() == tables
+
+
+TABLE_WRITES: list[tuple[str, Callable[[DataFrameWriterV2], object]]] = [
+    ("create() would fail", lambda w: w.using("parquet").create()),
+    ("replace() would replace", lambda w: w.using("parquet").replace()),
+    ("createOrReplace() would replace", lambda w: w.using("parquet").createOrReplace()),
+    ("overwrite() would replace", lambda w: w.overwrite(F.col("id") > 3)),
+    ("overwritePartitions() would replace", lambda w: w.overwritePartitions()),
+]
+
+
+@pytest.mark.parametrize(("harm", "write"), TABLE_WRITES)
+def test_table_writer_that_does_not_append_is_refused(
+    case: MakeCase, harm: str, write: Callable[[DataFrameWriterV2], object]
+) -> None:
+    run = case(n=6)
+    tables = run.spark.catalog.listTables()
+    text = run.refused(
+        lambda tracker, rows: tracker.write_table(rows, "nowhere", write, name="save"),
+        PipelineError,
+    )
+    assert text.startswith(f"'save': {harm}")
+    assert all(way in text for way in ("append()", 'output="whole"', "allow_overwrite=True"))
+    assert run.spark.catalog.listTables() == tables
+
+
+def test_whole_output_must_replace_a_table(case: MakeCase) -> None:
+    run = case(n=6)
+
+    def replacing(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_table(
+            messages, "whole_table", lambda w: w.using("parquet").partitionedBy(F.col("id")).createOrReplace()
+        )
+
+    # Both calls of the function are alike, though each makes a column of its own. Then Spark's own catalog refuses.
+    assert "REPLACE TABLE" in str(run.run(replacing, output="whole").error)
+
+    def appending(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_table(messages, "whole_table", lambda w: w.append())
+
+    text = run.refused(appending, PipelineError, output="whole")
+    assert text.startswith("'write_table': append() doesn't replace") and "createOrReplace()" in text
+
+
+def test_table_writer_that_writes_nothing_is_refused(case: MakeCase) -> None:
+    run = case(n=6)
+    text = run.refused(
+        lambda tracker, rows: tracker.write_table(rows, "nowhere", lambda w: w.option("a", "b")), NotExactError
+    )
+    assert "called no method of the writer that writes" in text
 
 
 def test_data_source_that_does_not_append_is_refused(case: MakeCase) -> None:

@@ -117,7 +117,7 @@ def test_unreadable_path_or_format_is_refused_at_once(spark: Any, tmp_path: Path
         read_files(spark, str(tmp_path / "empty"))
 
 
-def test_letters_of_corrupt_rows_need_no_second_read(
+def test_letters_of_corrupt_rows_are_read_from_the_source_once(
     spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.json"
@@ -143,7 +143,8 @@ def test_letters_of_corrupt_rows_need_no_second_read(
     assert json.loads(letters[1].payload or b"") == {
         "file": str(path), "row": 1, "_corrupt_record": '{"n": "x"}', "message_id": letters[1].message_id,
     }  # fmt: skip
-    assert read == []
+    # Two outcomes may be polled apart.
+    assert sorted(one for ids in read for one in ids) == sorted(letter.message_id for letter in letters.values())
 
 
 def test_corrupt_row_is_a_dead_letter_and_damaged_file_an_error(
@@ -195,12 +196,13 @@ def test_messages_without_their_corrupt_column_are_refused(spark: Any, acker: Ac
     for kept in (
         messages.select("_corrupt_record", "file", "row"),
         messages.withColumnRenamed("_corrupt_record", "text"),
-        messages.where("n = 1").select("file", "row").withMetadata("file", {}),
+        messages.where("n = 1").select("file", "row").withMetadata("file", {"checked": True}),
         read_files(spark, str(tmp_path)).select("file", "row"),
     ):
         check_corrupt_records(kept)
 
 
+@pytest.mark.classic("only a JVM shows optimised plans")
 def test_message_ids_are_read_without_parsing_json(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 1}\n' * 100)
     messages, column = with_message_ids(read_files(spark, str(tmp_path), "json", "n bigint"), None, "file", "row")
@@ -479,6 +481,28 @@ def test_ids_from_partition_and_offset_are_unique_and_stable(spark: Any) -> None
     assert {row[column] for row in again.collect()} <= {row[column] for row in rows}
 
 
+def test_equal_offsets_of_two_topics_are_different_messages(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    """In rows of Kafka, whether the columns are named or not."""
+    records = spark.range(0, 400).selectExpr(
+        "concat('topic-', id % 2) AS topic", "int(id div 2 % 2) AS partition", "id div 4 AS offset"
+    )
+    made = [with_message_ids(records, None, *columns)[0] for columns in (("file", "row"), ("partition", "offset"))]
+    ids = [sorted(row.message_id for row in frame.collect()) for frame in made]
+    assert ids[0] == ids[1]
+    assert len(set(ids[0])) == 400
+    noted = MessageIds.offsets(progress=OffsetFile(tmp_path / "offsets"))
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(messages, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")))
+
+    for count in (400, 0):  # the second run finds everything done
+        assert run_tracked(records, pipeline, acker=acker, ids=noted).counts.acked == count
+    others = records.selectExpr("topic", "string(partition) AS partition", "offset")  # not Kafka's types
+    assert len({row.message_id for row in with_message_ids(others, None, "partition", "offset")[0].collect()}) == 200
+    with pytest.raises(PipelineError, match="Columns 'file' and 'row' not found"):
+        with_message_ids(others, None, "file", "row")
+
+
 def gives_nothing(ids: list[int]) -> Any:
     return None
 
@@ -524,8 +548,8 @@ def test_redis_flushed_during_a_run_loses_no_message(
 
         derived = tracker.flat_map(messages, check, "id long, value string").repartition(2, "id")
         if tracker.emission in (0, 1):
-            derived.cache().count()
-            wait_until(lambda: acker.stats().pending > 0, "the roots are there")
+            count = derived.cache().count()
+            wait_until(lambda: acker.stats().pending >= max(count, 1), "all roots are there", 60)
             raw.flushall()
         save(out, tracker, derived)
 
@@ -549,6 +573,8 @@ def test_smaller_of_two_payload_limits_applies(spark: Any, url: str, raw: Any, a
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         key = f"acker:{{{acker.config.app}}}:payloads:{tracker.run_id}"
+        if tracker.emission:  # it may begin before the acks of the first are taken
+            wait_until(lambda: not any(raw.hexists(key, message) for message in (0, 2, 3)), "what was acked is gone")
         kept.append(sorted(int(name) for name in raw.hkeys(key)))
         save(out, tracker, tracker.fail_where(messages, "id IN (1, 9)", "poison"))
 

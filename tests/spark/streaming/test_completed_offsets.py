@@ -70,6 +70,19 @@ def test_oldest_completed_partitions_are_dropped_above_the_limit(monkeypatch: py
     assert gone == ["b", "c"]
 
 
+def test_places_are_those_of_the_batch_and_of_open_messages() -> None:
+    offsets = CompletedOffsets({})
+    offsets.add(array(1, 2), ("p", "q"), array(0, 1), array(10, 5))
+    assert offsets.places_of([2, 1, 3]) == {1: ("p", 10), 2: ("q", 5)}
+    assert offsets.open == {}
+    offsets.update(array(2))
+    assert offsets.open == offsets.places_of([1, 2]) == {2: ("q", 5)}
+    offsets.add(array(4), ("p",), array(0), array(11))
+    assert offsets.places_of([4, 2]) == {2: ("q", 5), 4: ("p", 11)}
+    offsets.update(array())
+    assert offsets.open == offsets.places_of([2, 4]) == {}
+
+
 def test_only_changes_are_published_and_again_until_they_were() -> None:
     offsets = CompletedOffsets({"p": 10, "q": 5})
     assert offsets.unpublished == {}

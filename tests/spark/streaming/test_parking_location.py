@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 
 from acker_redis import Acker, BadConfigError, RetryPolicy
 from acker_redis.spark import Tracker
+from acker_redis.spark.streaming.parking_location import ParkingLocation, ParkingOutageError
 from acker_redis.testing import wait_until
 from tests.spark.streaming.test_streams import (
     CONFIG,
@@ -26,8 +27,9 @@ from tests.spark.streaming.test_streams import (
     start,
     written,
 )
+from tests.support.object_store import object_store
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.classic("foreachBatch runs in the server")]
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def go_on(spark: Any, acker: Acker, folder: Path, run: Any = None, *, drain: boo
     with handler_of(acker, folder, run, retry=RetryPolicy(max_attempts=50)) as handler:
         start(spark, folder, handler).awaitTermination()
         if drain:
-            assert handler.drain(60).parked == {}
+            assert handler.drain(180).parked == {}
 
 
 def set_back(folder: Path, batches: int) -> None:
@@ -67,7 +69,9 @@ def test_checkpoint_set_back_by_a_batch_loses_nothing(spark: Any, acker: Acker, 
             wait_until(lambda: handler.status().batches == 3, "all batches end", 120)
             (row,) = [row for path in (tmp_path / "hung").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
             acker.ack(*row["anchors"])
-            wait_until(lambda: parked(tmp_path) == [7, 17, 27], "the late ack is taken, and kept", 60)
+            wait_until(lambda: parked(tmp_path) == [7, 17, 27], "the late ack is taken, and kept", 180)
+            commits = tmp_path / "checkpoint" / "commits"
+            wait_until((commits / "2").exists, "Spark commits the last batch", 180)
         finally:
             query.stop()
     set_back(tmp_path, 1)
@@ -150,10 +154,10 @@ def test_parking_deleted_between_batches_is_detected_when_idle(
     with handler_of(acker, tmp_path, retry=later) as handler:
         query = start(spark, tmp_path, handler, processingTime="1 second")
         try:
-            wait_until(lambda: handler.status().parked == {("failed", "fail_where"): 1}, "the seven is parked", 60)
-            wait_until(lambda: handler.status().batches == 1, "its batch ended", 60)
-            shutil.rmtree(tmp_path / "parked")
-            wait_until(lambda: "was deleted while the query ran" in caplog.text, "somebody notices", 60)
+            wait_until(lambda: handler.status().parked == {("failed", "fail_where"): 1}, "the seven is parked", 180)
+            wait_until(lambda: handler.status().batches == 1, "its batch ended", 180)
+            (tmp_path / "parked").rename(tmp_path / "gone")  # at once: the query recreates what is missing
+            wait_until(lambda: "was deleted while the query ran" in caplog.text, "somebody notices", 180)
             give(tmp_path, [2])
             with pytest.raises(StreamingQueryException, match="with all 1 parked messages"):
                 query.awaitTermination()
@@ -170,13 +174,13 @@ def test_micro_batches_that_change_nothing_that_is_parked_write_no_snapshot(
     with handler_of(acker, tmp_path, retry=later) as handler:
         query = start(spark, tmp_path, handler, processingTime="1 second")
         try:
-            wait_until(lambda: handler.status().batches == 1, "the seven is parked", 60)
+            wait_until(lambda: handler.status().batches == 1, "the seven is parked", 180)
             before = snapshots(tmp_path)
             give(tmp_path, [2], [3])
-            wait_until(lambda: handler.status().batches == 3, "other batches end", 60)
+            wait_until(lambda: handler.status().batches == 3, "other batches end", 180)
             assert snapshots(tmp_path) == before
             give(tmp_path, [17])
-            wait_until(lambda: handler.status().batches == 4, "another seven is parked", 60)
+            wait_until(lambda: handler.status().batches == 4, "another seven is parked", 180)
             assert parked(tmp_path) == [7, 17]
         finally:
             query.stop()
@@ -186,7 +190,6 @@ def test_draft_of_query_json_left_by_a_dead_process_is_used(spark: Any, acker: A
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
     about = tmp_path / "parked" / "query.json"
-    (tmp_path / "parked" / ".query.json.crc").unlink()
     about.rename(tmp_path / "parked" / ".query.json.draft")
     go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
     assert written(tmp_path) == [1, 7]
@@ -197,7 +200,6 @@ def test_parking_without_query_json_or_in_old_format_is_refused(spark: Any, acke
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
     about = tmp_path / "parked" / "query.json"
-    (tmp_path / "parked" / ".query.json.crc").unlink()
     text = about.read_text()
     for version in (2, 3):
         about.write_text(json.dumps({**json.loads(text), "version": version}))
@@ -222,17 +224,25 @@ def fill(folder: Path, name: str) -> Path:
 
 @pytest.mark.parametrize("name", ["0000000001-000001.parquet", "query.json"])
 def test_full_parking_disk_is_waited_for(
-    spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+    spark: Any,
+    acker: Acker,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
 ) -> None:
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
     give(tmp_path, [2, 17])
+    monkeypatch.setattr(
+        "acker_redis.spark.streaming.folder.Folder._remove_draft", lambda folder, name: None
+    )  # the disk stays full until the link is gone
     with handler_of(acker, tmp_path, retry=RetryPolicy(max_attempts=50)) as handler:
         link = fill(tmp_path, name)
         query = start(spark, tmp_path, handler)
-        wait_until(lambda: "No space left on device" in caplog.text, "the disk is full", 60)
+        wait_until(lambda: "No space left on device" in caplog.text, "the disk is full", 180)
         assert query.isActive and not (tmp_path / "checkpoint" / "commits" / "1").exists()
-        link.unlink(missing_ok=True)
+        link.unlink()
         query.awaitTermination()
         assert "saved parked messages again outage_secs=" in caplog.text
     assert parked(tmp_path) == [7, 17]
@@ -246,7 +256,7 @@ def test_parking_disk_staying_full_ends_the_query_without_loss(
     give(tmp_path, [2, 17])
     monkeypatch.setattr("acker_redis.spark.streaming.parking_location._OUTAGE_TIMEOUT_SECS", 1.0)
     monkeypatch.setattr(
-        "acker_redis.spark.streaming.parking_location.ParkingLocation._remove_draft", lambda park, draft: None
+        "acker_redis.spark.streaming.folder.Folder._remove_draft", lambda folder, name: None
     )  # the link stays
     link = fill(tmp_path, "0000000001-000001.parquet")
     with pytest.raises(StreamingQueryException, match=r"could not be saved for \d+ s\. Nothing is lost.*No space left"):
@@ -263,15 +273,111 @@ def test_stopped_query_does_not_wait_for_a_full_parking_disk(
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
     give(tmp_path, [2, 17])
-    monkeypatch.setattr(
-        "acker_redis.spark.streaming.parking_location.ParkingLocation._remove_draft", lambda park, draft: None
-    )
+    monkeypatch.setattr("acker_redis.spark.streaming.folder.Folder._remove_draft", lambda folder, name: None)
     with handler_of(acker, tmp_path) as handler:
         link = fill(tmp_path, "0000000001-000001.parquet")
         query = start(spark, tmp_path, handler)
-        wait_until(lambda: "No space left on device" in caplog.text, "the disk is full", 60)
+        wait_until(lambda: "No space left on device" in caplog.text, "the disk is full", 180)
         query.stop()
         link.unlink()
     assert parked(tmp_path) == [7]
     go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
     assert set(written(tmp_path)) == {1, 2, 7, 17}
+
+
+def rewrite_by_hadoop(spark: Any, folder: Path) -> None:
+    """As former versions wrote: with a checksum beside each file."""
+    hadoop = spark._jvm.org.apache.hadoop.fs
+    for path in list(folder.iterdir()):
+        place = hadoop.Path(str(path))
+        files = place.getFileSystem(spark._jsc.hadoopConfiguration())
+        data = path.read_bytes()
+        with_sums = files.create(place, True)
+        with_sums.write(bytearray(data))
+        with_sums.close()
+        assert path.with_name(f".{path.name}.crc").exists()
+
+
+def read_by_hadoop(spark: Any, path: Path) -> str:
+    """Which compares the checksums that are there."""
+    return "".join(row[0] for row in spark.read.text(str(path)).collect())
+
+
+def test_parking_written_by_hadoop_is_read_and_continued(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, [1, 7])
+    go_on(spark, acker, tmp_path)
+    rewrite_by_hadoop(spark, tmp_path / "parked")
+    give(tmp_path, [2, 17])
+    go_on(spark, acker, tmp_path)
+    give(tmp_path, [27])
+    go_on(spark, acker, tmp_path)
+    assert parked(tmp_path) == [7, 17, 27]
+    newest = max((tmp_path / "parked").glob("*.parquet"))
+    assert json.loads(read_by_hadoop(spark, tmp_path / "parked" / "query.json"))["newest"] == newest.name
+    files = spark.read.parquet(str(tmp_path / "parked"), pathGlobFilter="*.parquet")
+    assert {row["id"] for row in files.select("id").collect()} == {7, 17, 27}
+    rewrite_by_hadoop(spark, tmp_path / "parked")
+    go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
+    assert written(tmp_path) == [1, 2, 7, 17, 27]
+
+
+def test_parking_in_an_object_store_survives_its_outages(
+    spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with object_store() as store:
+        options = {"parking_location": store.uri("orders/parked"), "retry": RetryPolicy(max_attempts=50)}
+        give(tmp_path, [1, 7])
+        with handler_of(acker, tmp_path, **options) as handler:
+            start(spark, tmp_path, handler).awaitTermination()
+        assert sorted(store.objects) == ["orders/parked/0000000000-000000.parquet", "orders/parked/query.json"]
+        give(tmp_path, [2, 17])
+        with handler_of(acker, tmp_path, **options) as handler:
+            store.takes_parts = False
+            query = start(spark, tmp_path, handler)
+            wait_until(lambda: "could not save parked messages, will retry" in caplog.text, "the store is down", 180)
+            assert query.isActive and not (tmp_path / "checkpoint" / "commits" / "1").exists()
+            store.takes_parts = True
+            query.awaitTermination()
+        with handler_of(acker, tmp_path, partial(plain, tmp_path), **options) as handler:
+            assert handler.drain(180).parked == {}
+        assert written(tmp_path) == [1, 2, 7, 17]
+
+
+def test_checkpoint_with_a_name_that_is_no_uri(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    folder = tmp_path / "a b%20c"
+    folder.mkdir()
+    give(folder, [1, 7])
+    go_on(spark, acker, folder)
+    go_on(spark, acker, folder, partial(plain, folder), drain=True)
+    assert written(folder) == [1, 7]
+
+
+def test_unknown_file_systems_are_refused_before_anything_is_written(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    with pytest.raises(BadConfigError, match="'nope://a' has the scheme 'nope', for which neither"):
+        handler_of(acker, tmp_path, parking_location="nope://a")
+    parking = tmp_path / "parked"
+    with pytest.raises(BadConfigError, match="'nope://a/checkpoint' has the scheme 'nope'"):
+        ParkingLocation(parking.as_uri(), "streams").claim("q", "nope://a/checkpoint", 0)
+    for batch_id in (0, 5):
+        with pytest.raises(
+            BadConfigError, match=r"is a folder on this machine, but the checkpoint is 'gs://a/checkpoint'"
+        ):
+            ParkingLocation(str(parking), "streams").claim("q", "gs://a/checkpoint", batch_id)
+    assert not parking.exists()
+    ParkingLocation(parking.as_uri(), "streams").claim("q", "gs://a/checkpoint", 0)
+    ParkingLocation(str(parking), "streams").claim("q", "gs://a/moved", 5)
+    assert json.loads((parking / "query.json").read_text())["checkpoint"] == "gs://a/moved"
+
+
+def test_unreadable_checkpoint_is_an_outage() -> None:
+    with object_store() as store:
+        parking = ParkingLocation("mock:///parked", "streams")
+        parking.claim("q", store.uri("checkpoint"), 0)
+        assert parking.committed() is None
+        for number in (0, 1, 10):
+            store.objects[f"checkpoint/commits/{number}"] = b"v1"
+        store.objects["checkpoint/commits/.11.tmp"] = b"v1"
+        assert parking.next_batch() == 11
+        store.is_down = True
+        with pytest.raises(ParkingOutageError, match=r"The checkpoint .* is unreadable \(.*ACCESS_DENIED"):
+            parking.committed()

@@ -1,6 +1,7 @@
 """What is parked is written when it has changed, and not else."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,8 @@ class Writing:
         self.messages = ParkedMessages(self.state, lambda: [])
         self.schema, self.folder, self.made = schema, Folder(), 0
         park: Any = self.folder
-        self.writer = SnapshotWriter(park, self.messages, self._snapshot)
+        self.keep: Callable[[], object] = lambda: None
+        self.writer = SnapshotWriter(park, self.messages, self._snapshot, lambda: self.keep())
         self.writer.mark_saved()
 
     def _snapshot(self) -> Snapshot | None:
@@ -139,3 +141,29 @@ def test_letters_that_cant_be_deleted_are_left(
     writing.writer.note_letters([DeadLetter(7, "run", 1, "failed", entry_id="1-0")])
     writing.writer.delete_unsaved_letters(acker)
     assert "so they may be written twice letters=1 error=gone" in caplog.text
+
+
+def test_what_outlives_messages_is_kept_before_each_save_and_without_changes_too() -> None:
+    writing, kept = Writing(), []
+    writing.keep = lambda: kept.append(len(writing.folder.saved))
+    writing.park(7)
+    assert writing.try_to_save()
+    assert writing.try_to_save()
+    assert (kept, len(writing.folder.saved)) == ([0, 1], 1)
+
+
+def test_no_snapshot_is_written_while_that_cannot_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    writing, now = Writing(), time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def keep() -> None:
+        raise ParkingOutageError("full")
+
+    writing.keep = keep
+    writing.park(7)
+    assert not writing.try_to_save()
+    writing.keep = lambda: None
+    assert not writing.try_to_save()  # it pauses
+    now += 60
+    assert writing.try_to_save()
+    assert writing.folder.saved == [(42, [7], 41)]

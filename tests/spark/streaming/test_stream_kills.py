@@ -57,7 +57,7 @@ def dead(url: str) -> list[Any]:
         return acker.dead_letters.read()
 
 
-@some_and_all(("after-snapshot", "re-emitting"), parking_job.POINTS)
+@some_and_all(("re-emitting",), parking_job.POINTS)
 def test_killed_driver_loses_no_parked_message(url: str, warm: Warm, tmp_path: Path, points: Sequence[str]) -> None:
     give(tmp_path, *(range(at, at + 40) for at in (0, 40, 80)))
     module = "tests.support.jobs.parking_job"

@@ -13,7 +13,7 @@ from acker_redis.testing.server import Server
 from tests.spark.streaming.test_streams import CONFIG, give, handler_of, pipeline, start, written
 from tests.support import servers
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.classic("foreachBatch runs in the server")]
 
 BATCHES = 5
 ALL = {one for batch in range(BATCHES) for one in range(batch * 100, batch * 100 + 40)}

@@ -9,11 +9,11 @@ import pytest
 
 from acker_redis import PipelineError
 from acker_redis.spark.protocol import shares
-from acker_redis.spark.protocol.columns import OUT, ROOTS, SHARE
+from acker_redis.spark.protocol.columns import FAILURE, OUT, ROOTS, SHARE
 from acker_redis.spark.protocol.shares import MASK
 from acker_redis.spark.worker.arrow_function import FlatMapOutput, FlatMapStep
 from acker_redis.spark.worker.row_function import RowByRow
-from tests.support.batches import received, roots_of, some_shares, tracked
+from tests.support.batches import MAX_BYTES, failures_in, roots_of, some_shares, tracked
 
 SCHEMA = pa.schema([pa.field("n", pa.int64(), nullable=False), pa.field("s", pa.struct([("x", pa.string())]))])
 
@@ -23,8 +23,8 @@ def output(values: list[int], parents: Any, failed: Any = None) -> FlatMapOutput
     return FlatMapOutput(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), parents, failed)
 
 
-def step(execute: Callable[[pa.RecordBatch], FlatMapOutput], failures: Any = None, **given: Any) -> FlatMapStep:
-    return FlatMapStep("split", "split-1", execute, SCHEMA, received() if failures is None else failures, **given)
+def step(execute: Callable[[pa.RecordBatch], FlatMapOutput], **given: Any) -> FlatMapStep:
+    return FlatMapStep("split", execute, SCHEMA, MAX_BYTES, **given)
 
 
 def run(flat_map: FlatMapStep, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def test_child_rows_split_share_of_parent_and_keep_its_roots() -> None:
     rows = run(step(lambda batch: output([10, 11, 12, 13], np.array([0, 1, 1, 2]))), given)
     cut = shares.split(np.array(own, np.int64), np.array([1, 2, 1]), shares.salt_of("split")).tolist()
     assert rows == [
-        {"n": n, "s": None, SHARE: share, ROOTS: roots, OUT: 0}
+        {"n": n, "s": None, SHARE: share, ROOTS: roots, OUT: 0, FAILURE: None}
         for n, share, roots in zip([10, 11, 12, 13], cut, [[1], [2, 3], [2, 3], None], strict=True)
     ]
 
@@ -56,7 +56,6 @@ def test_child_rows_of_a_parent_may_come_in_any_order() -> None:
 
 def test_childless_and_failed_rows_are_summed_after_last_batch() -> None:
     own = some_shares(8)
-    failures = received()
 
     def keep_even(batch: pa.RecordBatch) -> FlatMapOutput:
         ids = batch.column("id").to_pylist()
@@ -66,17 +65,17 @@ def test_childless_and_failed_rows_are_summed_after_last_batch() -> None:
         )
 
     first, second = tracked(own[:4]), tracked(own[4:], [[7], None, [8], [9]])
-    rows = run(step(keep_even, failures), first, second)
-    (failure,) = failures
+    rows = run(step(keep_even), first, second)
+    (failure,) = failures_in(rows)
     assert [row["n"] for row in rows] == [0, 0, None, None]
     childless = sum(own[at] or 0 for at in (1, 3, 5, 7)) & MASK
     both = [(own[2] or 0) + (own[6] or 0)][0] & MASK
     assert [(row[OUT], row[SHARE], row[ROOTS]) for row in rows[2:]] == [
         (1, childless, [4]),
-        (failure.number, both, [2]),
+        (2, both, [2]),
     ]
     assert sum(row[SHARE] for row in rows) & MASK == sum(one or 0 for one in own) & MASK
-    assert (failure.share_sum, failure.rows, failure.operator, failure.component) == (both, 2, "split-1", "split")
+    assert (failure.rows, failure.rootless, failure.unreported) == (2, 0, 0)
     assert roots_of(failure) == {"no 2": [8, 102]}
 
 
@@ -89,14 +88,6 @@ def test_null_share_counts_as_zero() -> None:
     rows = run(step(lambda batch: output([1, 2, 3], np.array([0, 0, 1]))), tracked([None, 5]))
     assert (rows[0][SHARE] + rows[1][SHARE]) & MASK == 0
     assert rows[2][SHARE] == 5
-
-
-def test_abandoned_partition_sends_no_failures() -> None:
-    failures = received()
-    made = step(lambda batch: output([1], [1], {0: "no"}), failures)(iter([tracked(some_shares(2))] * 3))
-    next(made)
-    made.close()  # type: ignore[attr-defined]
-    assert failures == []
 
 
 def test_function_sees_columns_under_user_names() -> None:
@@ -141,12 +132,11 @@ def test_row_function_keeps_sum_of_shares_like_arrow_function() -> None:
             raise ValueError("bad")
         return [(row["id"], None)] * row["id"]
 
-    failures = received()
     own = some_shares(4)
-    rows = run(step(RowByRow(derive, SCHEMA, "fail"), failures), tracked(own))
+    rows = run(step(RowByRow(derive, SCHEMA, "fail")), tracked(own))
     assert [row["n"] for row in rows] == [2, 2, 3, 3, 3, None, None]
-    assert [row[OUT] for row in rows[5:]] == [1, failures[0].number]
-    assert roots_of(failures[0]) == {"ValueError: bad": [101]}
+    assert [row[OUT] for row in rows[5:]] == [1, 2]
+    assert roots_of(failures_in(rows)[0]) == {"ValueError: bad": [101]}
     assert sum(row[SHARE] for row in rows) & MASK == sum(one or 0 for one in own) & MASK
 
 
@@ -154,10 +144,10 @@ def test_random_outputs_keep_sum_of_shares_and_every_row() -> None:
     random = np.random.default_rng(5)
     for _ in range(50):
         count = int(random.integers(1, 30))
-        own, failures = some_shares(count, int(random.integers(1 << 30))), received()
+        own = some_shares(count, int(random.integers(1 << 30)))
         parents = random.integers(0, count, int(random.integers(0, 200)))
         bad = {int(at): f"r{at % 3}" for at in random.integers(0, count, int(random.integers(0, 5)))}
-        rows = run(step(lambda batch, p=parents, b=bad: output(p.tolist(), p, b), failures), tracked(own))  # type: ignore[misc]
+        rows = run(step(lambda batch, p=parents, b=bad: output(p.tolist(), p, b)), tracked(own))  # type: ignore[misc]
         assert sum(row[SHARE] for row in rows) & MASK == sum(one or 0 for one in own) & MASK
         stay = [row for row in rows if row[OUT] == 0]
         assert [row["n"] for row in stay] == [p for p in parents.tolist() if p not in bad]
@@ -170,6 +160,6 @@ def test_random_outputs_keep_sum_of_shares_and_every_row() -> None:
         assert [stay[at][SHARE] for at in by_parent] == cut.tolist()
         childless = count - len({*parents.tolist(), *bad})
         removed = {row[OUT]: row[ROOTS] for row in rows if row[OUT]}
-        assert removed == {**({1: [childless]} if childless else {}), **{r.number: [len(bad)] for r in failures}}
-        found = [root for failure in failures for roots in roots_of(failure).values() for root in roots]
+        assert removed == {**({1: [childless]} if childless else {}), **({2: [len(bad)]} if bad else {})}
+        found = [root for failure in failures_in(rows) for roots in roots_of(failure).values() for root in roots]
         assert sorted(found) == sorted(100 + at for at in bad)

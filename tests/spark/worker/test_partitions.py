@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from acker_redis import AckerError, PipelineError, RowFailedError, RowsRefusedError
-from acker_redis.spark.protocol.columns import OUT, ROOTS, SHARE
+from acker_redis.spark.protocol.columns import FAILURE, OUT, ROOTS, SHARE
 from acker_redis.spark.protocol.shares import MASK
 from acker_redis.spark.worker import partitions
 from acker_redis.spark.worker.partitions import PartitionsStep
-from tests.support.batches import received, roots_of, some_shares, tracked
+from tests.support.batches import MAX_BYTES, failures_in, roots_of, some_shares, tracked
 
 OWN = some_shares(5)
 SUM = sum(one or 0 for one in OWN) & MASK
@@ -29,11 +29,14 @@ def batches(*, with_roots: bool = True) -> list[pa.RecordBatch]:
     return made if with_roots else [batch.drop_columns([ROOTS]) for batch in made]
 
 
-def run(write: Any, on_error: Any, given: Any, failures: Any = None, columns: tuple[str, ...] = ()) -> dict[str, Any]:
-    step = PartitionsStep("save", "save-1", write, on_error, received() if failures is None else failures, (), columns)
-    (batch,) = step(iter(given))
-    (row,) = batch.to_pylist()
-    return dict(row)
+def rows_of(write: Any, on_error: Any, given: Any, no_retry: Any = (), columns: Any = ()) -> list[dict[str, Any]]:
+    (batch,) = PartitionsStep("save", write, on_error, MAX_BYTES, no_retry, columns)(iter(given))
+    return [dict(row) for row in batch.to_pylist()]
+
+
+def run(write: Any, on_error: Any, given: Any, columns: tuple[str, ...] = ()) -> dict[str, Any]:
+    (row,) = rows_of(write, on_error, given, (), columns)
+    return row
 
 
 @pytest.mark.parametrize("on_error", ["raise", "fail"])
@@ -43,7 +46,9 @@ def test_partition_sink_reports_consumed_rows_and_share(on_error: str) -> None:
     def write(rows: Iterator[pa.RecordBatch], partition: int) -> None:
         written.extend((partition, row) for batch in rows for row in batch.to_pylist())
 
-    assert run(write, on_error, batches(with_roots=on_error == "fail")) == {SHARE: SUM, "rows": 5, OUT: 0}
+    assert run(write, on_error, batches(with_roots=on_error == "fail")) == {
+        SHARE: SUM, "rows": 5, OUT: 0, FAILURE: None,
+    }  # fmt: skip
     assert written == [(3, {"id": one}) for one in (0, 1, 0, 1, 2)]
 
 
@@ -58,11 +63,9 @@ def test_an_error_fails_every_row_of_the_partition(error: Exception, reason: str
             next(rows)
         raise error
 
-    failures = received()
-    row = run(write, "fail", batches(), failures)
-    (failure,) = failures
-    assert row == {SHARE: SUM, "rows": 5, OUT: failure.number}
-    assert (failure.share_sum, failure.rows, failure.operator, failure.component) == (SUM, 5, "save-1", "save")
+    row = run(write, "fail", batches())
+    (failure,) = failures_in([row], "save")
+    assert (row[SHARE], row["rows"], row[OUT], failure.rows, failure.component) == (SUM, 5, 2, 5, "save")
     assert roots_of(failure) == {reason: [1, 2, 9]}
 
 
@@ -75,17 +78,15 @@ def refusing(rows: Any) -> Any:
 
 
 def test_rows_that_the_store_refused_fail_alone() -> None:
-    failures = received()
-    step = PartitionsStep("save", "save-1", refusing({4: RowFailedError("too long", retry=False), 2: "twice", 0: "twice"}),
-                          "fail", failures)  # fmt: skip
-    (batch,) = step(iter(batches()))
-    (failure,) = failures
+    refused = refusing({4: RowFailedError("too long", retry=False), 2: "twice", 0: "twice"})
+    rows = rows_of(refused, "fail", batches())
+    (failure,) = failures_in(rows, "save")
     failed_sum = sum(OWN[at] or 0 for at in (0, 2, 4)) & MASK
-    assert batch.to_pylist() == [
-        {SHARE: (SUM - failed_sum) & MASK, "rows": 2, OUT: 0},
-        {SHARE: failed_sum, "rows": 3, OUT: failure.number},
+    assert [(row[SHARE], row["rows"], row[OUT]) for row in rows] == [
+        ((SUM - failed_sum) & MASK, 2, 0),
+        (failed_sum, 3, 2),
     ]
-    assert (failure.share_sum, failure.rows) == (failed_sum, 3)
+    assert failure.rows == 3
     found = {
         (reason.text, reason.retry): np.frombuffer(packed, np.int64).tolist()
         for reason, packed in failure.reasons.items()
@@ -95,11 +96,10 @@ def test_rows_that_the_store_refused_fail_alone() -> None:
 
 @pytest.mark.parametrize(("rows", "failed"), [({}, 0), (dict.fromkeys(range(5), "no"), 5), ({3: "has no roots"}, 1)])
 def test_all_rows_or_none_may_be_refused(rows: Any, failed: int) -> None:
-    failures = received()
-    (batch,) = PartitionsStep("save", "save-1", refusing(rows), "fail", failures)(iter(batches()))
-    assert [row["rows"] for row in batch.to_pylist()] == [count for count in (5 - failed, failed) if count]
-    assert sum(row[SHARE] for row in batch.to_pylist()) & MASK == SUM
-    assert [failure.rows for failure in failures] == [failed] * bool(failed)
+    made = rows_of(refusing(rows), "fail", batches())
+    assert [row["rows"] for row in made] == [count for count in (5 - failed, failed) if count]
+    assert sum(row[SHARE] for row in made) & MASK == SUM
+    assert [failure.rows for failure in failures_in(made)] == [failed] * bool(failed)
 
 
 @pytest.mark.parametrize("rows", [{5: "no"}, {-1: "no"}, {"id": "no"}])
@@ -135,9 +135,8 @@ def test_no_retry_errors_of_partition_sink_are_matched_by_type(error: Exception,
     def write(rows: Iterator[pa.RecordBatch], partition: int) -> None:
         raise error
 
-    failures = received()
-    list(PartitionsStep("save", "save-1", write, "fail", failures, (FileExistsError, KeyError))(iter(batches())))
-    assert [reason.retry for reason in failures[0].reasons] == [retry]
+    (failure,) = failures_in(rows_of(write, "fail", batches(), (FileExistsError, KeyError)))
+    assert [reason.retry for reason in failure.reasons] == [retry]
 
 
 @pytest.mark.parametrize("error", [RowFailedError("full"), OSError("gone")])
@@ -172,11 +171,9 @@ def test_upstream_error_is_raised_despite_the_sink() -> None:
         next(rows)
         raise RowFailedError("full")
 
-    failures = received()
     for write, kind in ((swallow, ArithmeticError), (wrap, RowFailedError), (stop_early, ArithmeticError)):
         with pytest.raises(kind):
-            run(write, "fail", broken(), failures)
-    assert failures == []
+            run(write, "fail", broken())
 
 
 @pytest.mark.parametrize("consumes", [0, 1])
@@ -192,16 +189,14 @@ def test_sink_function_that_leaves_rows_unconsumed_raises(consumes: int, on_erro
 
 
 def test_partition_without_rows_gives_zero_share_and_no_failure() -> None:
-    failures = received()
-    nothing = {SHARE: 0, "rows": 0, OUT: 0}
+    nothing = {SHARE: 0, "rows": 0, OUT: 0, FAILURE: None}
 
     def fail(rows: Any, partition: int) -> None:
         raise OSError("gone")
 
-    assert run(lambda rows, partition: None, "fail", [], failures) == nothing
+    assert run(lambda rows, partition: None, "fail", []) == nothing
     assert run(lambda rows, partition: None, "raise", [tracked([])]) == nothing
-    assert run(fail, "fail", [], failures) == nothing
-    assert failures == []
+    assert run(fail, "fail", []) == nothing
 
 
 def test_sink_function_sees_columns_under_user_names() -> None:
@@ -211,5 +206,7 @@ def test_sink_function_sees_columns_under_user_names() -> None:
         seen.extend(batch.schema.names for batch in rows)
 
     given = [one.rename_columns(["_0", "_1", "_2"]) for one in batches()]
-    assert run(write, "fail", given, columns=("a.b", SHARE, ROOTS)) == {SHARE: SUM, "rows": 5, OUT: 0}
+    assert run(write, "fail", given, columns=("a.b", SHARE, ROOTS)) == {
+        SHARE: SUM, "rows": 5, OUT: 0, FAILURE: None,
+    }  # fmt: skip
     assert seen == [["a.b"], ["a.b"]]

@@ -17,7 +17,6 @@ from acker_redis.spark.worker.keep_messages import KeepStep
 from acker_redis.spark.worker.partitions import PartitionsStep
 from acker_redis.spark.worker.process import acker_of_worker, partition_id, while_lost
 from acker_redis.testing import fake_acker
-from tests.support.batches import received
 
 A, B = AckerConfig("a"), AckerConfig("b")
 
@@ -89,8 +88,8 @@ def test_partition_id_outside_spark_tasks_raises() -> None:
 
 
 STEPS: list[Any] = [
-    FlatMapStep("s", "s-1", lambda batch: pytest.fail("there is no batch"), pa.schema([]), received()),
-    PartitionsStep("s", "s-1", lambda batches, partition: None, "raise", received()),
+    FlatMapStep("s", lambda batch: pytest.fail("there is no batch"), pa.schema([]), 1),
+    PartitionsStep("s", lambda batches, partition: None, "raise", 1),
     ExportStep("redis://unused", A, "run", "s"),
     KeepStep("redis://unused", A, "run", 1),
 ]

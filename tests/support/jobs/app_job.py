@@ -68,7 +68,8 @@ def alone(url: str, folder: Path, app: str) -> Any:
 
     spark = session(folder, TWO_PARTITIONS)
     with Acker.connect(url, AckerConfig(app=app, **SETTINGS[app])) as acker:
-        result = run_tracked(spark.range(MESSAGES), pipeline, acker=acker, ids="id")
+        # With a limit the ids are read first, so the messages are pending while the sink holds still.
+        result = run_tracked(spark.range(MESSAGES), pipeline, acker=acker, ids="id", max_spout_pending=MESSAGES)
         stats = acker.stats()
     spark.stop()
     counts = result.counts

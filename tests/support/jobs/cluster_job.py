@@ -5,7 +5,7 @@ python -m tests.support.jobs.cluster_job spark://127.0.0.1:7077 redis://127.0.0.
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,19 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from acker_redis.spark import FlatMapOutput, Tracker
+from acker_redis.testing import wait_until
 from tests.support.spark import cluster
 from tests.support.spark.cases import CHILD, Case
-from tests.support.spark.faults import attempts, context, fan_out, kill_executor, note_attempt, once, wait_for
+from tests.support.spark.faults import (
+    WAIT_SECS,
+    attempts,
+    context,
+    fan_out,
+    kill_executor,
+    note_attempt,
+    once,
+    wait_for,
+)
 
 MESSAGES = 400
 CHILDREN = 3
@@ -127,25 +137,45 @@ SCENARIOS: dict[str, Callable[[str, Path, str, str], None]] = {
 }  # fmt: skip
 
 
-def main(master: str, url: str, root: Path, *scenarios: str) -> None:
-    """Run scenarios such as `kill:bolt`, one after the other."""
+def wait_for_executors(spark: Any) -> None:
+    """Wait until an executor runs on each host. One that a scenario has killed is replaced, by a JVM that has to start."""
+    backend = spark.sparkContext._jsc.sc().schedulerBackend()
+
+    def are_there() -> bool:
+        ids = backend.getExecutorIds()
+        return bool(sum(backend.isExecutorActive(ids.apply(at)) for at in range(ids.size())) == len(cluster.HOSTS))
+
+    wait_until(are_there, "both executors are there", WAIT_SECS)
+
+
+def play(master: str, root: Path, scenarios: Sequence[str], run: Callable[[Any, Path, str, str], Any]) -> None:
+    """Run scenarios such as `kill:bolt`, one after the other, and print what came of them.
+
+    `run` is called with the session, a folder of the scenario, its fault, and the place of the fault.
+    """
     speculates = any(name.startswith(("race", "lose")) for name in scenarios)
     spark = session(master, root, **(SPECULATION if speculates else {}))
     results = {}
     for scenario in scenarios:
-        name, _, where = scenario.partition(":")
-        folder = root / f"{name}-{where}"
-        for stage in ("bolt", "sink"):
-            (folder / stage).mkdir(parents=True)
-        run = Case(spark, url, folder, MESSAGES)
-        results[scenario] = run_job(run, folder, partial(SCENARIOS[name], where, folder))
-        if name == "lose":
-            wait_for(folder / "loser-wrote")
-            assert run.acker.poll_batches() == []
-        run.acker.close()
+        fault, _, where = scenario.partition(":")
+        wait_for_executors(spark)
+        results[scenario] = run(spark, root / f"{fault}-{where}", fault, where)
     print(json.dumps(results))  # noqa: T201
     spark.stop()
 
 
+def run_scenario(url: str, spark: Any, folder: Path, fault: str, where: str) -> dict[str, Any]:
+    """Run a scenario of this module."""
+    for stage in ("bolt", "sink"):
+        (folder / stage).mkdir(parents=True)
+    run = Case(spark, url, folder, MESSAGES)
+    result = run_job(run, folder, partial(SCENARIOS[fault], where, folder))
+    if fault == "lose":
+        wait_for(folder / "loser-wrote")
+        assert run.acker.poll_batches() == []
+    run.acker.close()
+    return result
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), *sys.argv[4:])
+    play(sys.argv[1], Path(sys.argv[3]), sys.argv[4:], partial(run_scenario, sys.argv[2]))

@@ -88,7 +88,7 @@ def main(url: str, folder: Path, point: str, shuffle_partitions: str) -> None:
             )  # fmt: skip
             query.awaitTermination()
             draining.append(True)
-            left = handler.drain(timeout_secs=100).parked
+            left = handler.drain(timeout_secs=200).parked
             handler.close()
         spark.stop()
         print(sum(left.values()))  # noqa: T201

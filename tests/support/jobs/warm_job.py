@@ -5,6 +5,7 @@ Each line of the input names a program (a file or a module), its arguments, and 
 with its exit status and what it printed on either stream. Working directory is that of the JVM for all of them.
 """
 
+import gc
 import json
 import os
 import runpy
@@ -25,6 +26,7 @@ def run(program: str, arguments: list[str]) -> tuple[int, str, str]:
             if program.endswith(".py"):
                 runpy.run_path(program, run_name="__main__")
             else:
+                sys.modules.pop(program, None)  # an earlier program may have imported it
                 runpy.run_module(program, run_name="__main__", alter_sys=True)
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -34,6 +36,9 @@ def run(program: str, arguments: list[str]) -> tuple[int, str, str]:
     session = SparkSession.getActiveSession()
     if session is not None:
         session.stop()
+    # Over Spark Connect, a session that is collected later would end requests of the next one (PySpark 4.0 to 4.2).
+    del session
+    gc.collect()
     return status, printed.getvalue(), errors.getvalue()
 
 

@@ -14,12 +14,14 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameWriter
 
-from acker_redis import Acker, AckerConfig, RowFailedError
+from acker_redis import Acker, AckerConfig, NotExactError, NotProvenError, RowFailedError
 from acker_redis.ledger.outcomes.decoding import OutcomeBatch
 from acker_redis.model.roots import root_ids
 from acker_redis.spark import Pipeline, RunResult, Tracker, run_tracked
+from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.store.dead_letter import DeadLetter
+from tests.support.spark import parquet
 
 CONFIG = AckerConfig(app="spark", shards=2)
 CHILD = "id bigint, child int"
@@ -123,7 +125,8 @@ class Case:
 
         given: dict[str, Any] = {"ids": "id", "retry": RetryPolicy(max_attempts=2, first_delay_secs=0), **options}
         column = given["ids"] if isinstance(given["ids"], str) else "id"
-        ids = {row[0] for row in frame.select(column).collect()} - {None}
+        is_own = messages is None and column == "id"
+        ids = set(range(self.n)) if is_own else {row[0] for row in frame.select(column).collect()} - {None}
         try:
             ended.result = run_tracked(frame, noting, acker=self.acker, on_messages_done=note_done, **given)
         except Exception as exc:
@@ -164,10 +167,20 @@ class Case:
     def refused(
         self, pipeline: Pipeline, kind: type[Exception], messages: DataFrame | None = None, **options: Any
     ) -> str:
-        """Run into an error of a kind, at once and with nothing acked; returns what it says."""
+        """Run into an error of a kind, at once and with nothing acked; returns what it says.
+
+        Over Spark Connect, the pipeline runs twice for a wrong sum. A sum that stays unknown ends the run after three
+        emissions, each of which runs the pipeline twice unless rows were exported.
+        """
         ended = self.run(pipeline, messages, **{"retry": RetryPolicy(max_attempts=1, first_delay_secs=0), **options})
-        assert type(ended.error) is kind, ended.error
-        assert ended.emissions <= 1
+        if is_connect(self.spark) and kind is NotExactError and "3 emissions in a row" in str(ended.error):
+            assert ended.error is not None
+            assert type(ended.error.__cause__) is NotProvenError
+            assert "It is unknown" in str(ended.error)
+            assert ended.emissions in (3, 6)
+        else:
+            assert type(ended.error) is kind, ended.error
+            assert ended.emissions <= 1 + is_connect(self.spark)
         assert (ended.acked, ended.notified, self.acker.stats().acked) == (set(), [], 0)
         return str(ended.error)
 
@@ -192,6 +205,8 @@ class Case:
             return [tuple(v for v in row) for row in found]
         if not any(path.rglob("*.parquet")):
             return []
+        if (rows := parquet.read(path, *columns)) is not None:
+            return rows
         frame = self.spark.read.parquet(str(path))
         return [tuple(row) for row in frame.select(*(columns or frame.columns)).collect()]
 

@@ -62,7 +62,9 @@ def evict(context: SparkContext, partition: int = 0) -> None:
     manager = field("blockManager", "org.apache.spark.SparkEnv", java.sc().env())
     master = field("master", "org.apache.spark.storage.BlockManager", manager)
     for number in java.getPersistentRDDs():
-        master.removeBlock(java_class(context, "org.apache.spark.storage.RDDBlockId")(number, partition))
+        block = java_class(context, "org.apache.spark.storage.RDDBlockId")(number, partition)
+        master.removeBlock(block)  # which doesn't wait for the executor
+        wait_until(lambda: master.getLocations(block).isEmpty(), f"block {partition} of {number} is gone", WAIT_SECS)  # noqa: B023
 
 
 def parent(pid: int) -> int:

@@ -1,6 +1,7 @@
 """One Spark session for all tests here; see `session`."""
 
 import gc
+import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -12,23 +13,59 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.spark.cases import MakeCase
+    from tests.support.spark.connect import ConnectSessions
     from tests.support.spark.session import Sessions
     from tests.support.spark.warm import Warm
 
 
 @pytest.fixture(scope="session")
-def _sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Sessions"]:
+def _sessions(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator["Sessions | ConnectSessions"]:
+    from tests.support.spark.connect import ConnectSessions
     from tests.support.spark.session import Sessions
 
-    sessions = Sessions(tmp_path_factory.mktemp("spark"))
+    kind = ConnectSessions if request.config.getoption("connect") else Sessions
+    sessions = kind(tmp_path_factory.mktemp("spark"))
     yield sessions
     sessions.stop()
 
 
 @pytest.fixture
-def spark(_sessions: "Sessions") -> "SparkSession":
-    """The same for all tests, but behind one that lost its shuffle files."""
+def spark(_sessions: "Sessions | ConnectSessions") -> "SparkSession":
+    """The same for all tests, but behind one that lost its shuffle files. With `--connect`, a session of Spark Connect."""
     return _sessions.live()
+
+
+@pytest.fixture
+def environment(_sessions: "Sessions | ConnectSessions", spark: "SparkSession") -> dict[str, str]:  # noqa: ARG001
+    """Variables for programs that are to have the kind of session that `spark` is."""
+    return {**os.environ, **_sessions.environment}
+
+
+@pytest.fixture
+def loses_executor(_sessions: "Sessions | ConnectSessions") -> Iterator[None]:
+    """For a test that takes shuffle files away: a session of Spark Connect doesn't tell that its only executor is lost."""
+    yield
+    _sessions.renew()
+
+
+@pytest.fixture
+def one_attempt(spark: "SparkSession") -> Iterator[None]:
+    """For a test whose tasks fail each time: Spark tries them once. Over Spark Connect it tries them four times, as ever.
+
+    Each attempt ends a Python worker, so four of them take most of the time of such a test. `test_retries.py` has what
+    further attempts may change.
+    """
+    from acker_redis.spark.runtime.sessions import is_connect
+    from tests.support.spark import session
+
+    if is_connect(spark):
+        yield
+        return
+    session.try_tasks(spark, 1)
+    yield
+    session.try_tasks(spark, session.ATTEMPTS)
 
 
 @cache

@@ -6,19 +6,32 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from acker_redis.spark import prepare_environment
+from acker_redis.spark.runtime.jvm import java_class
+from tests.support.spark import plain_files
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def started(folder: Path, **settings: str) -> SparkSession:
-    """Everything that it writes is in the folder; its workers can import the tests."""
+ATTEMPTS = 4
+MASTER = f"local[2,{ATTEMPTS}]"
+
+YOUNG = "400m"
+"""Room for new objects in the JVM. What the tests keep is half as large, and each collection copies it."""
+
+
+def prepare() -> None:
+    """Before the JVM starts: Python workers import the tests' functions by name."""
     prepare_environment()
-    # Before the JVM starts: Python workers import the tests' functions by name.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    builder = SparkSession.builder.master("local[2,4]").appName("tests")
-    for name, value in {
+
+
+def settings_in(folder: Path) -> dict[str, str]:
+    """Everything that Spark writes is in the folder."""
+    return {
+        "spark.checkpoint.dir": str(folder / "checkpoints"),
         "spark.buffer.pageSize": "1m",  # else each relation of a broadcast join takes 64 MB, and the JVM ends
+        "spark.driver.extraJavaOptions": f"-Xmn{YOUNG}",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "2g",
         "spark.local.dir": str(folder / "local"),  # where shuffle files are
@@ -34,10 +47,33 @@ def started(folder: Path, **settings: str) -> SparkSession:
         "spark.ui.retainedJobs": "200",
         "spark.ui.retainedStages": "200",
         "spark.ui.showConsoleProgress": "false",
-        **settings,
-    }.items():
+    }
+
+
+def started(folder: Path, **settings: str) -> SparkSession:
+    """Everything that it writes is in the folder; its workers can import the tests."""
+    prepare()
+    builder = SparkSession.builder.master(MASTER).appName("tests")
+    for name, value in {**settings_in(folder), **settings}.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    made = builder.getOrCreate()
+    plain_files.use(made)
+    return made
+
+
+def _has_executor(made: SparkSession) -> bool:
+    """False, too, where another session's owner has stopped the context that both had."""
+    context = made.sparkContext._jsc
+    return context is not None and context.sc().getExecutorMemoryStatus().size() > 0
+
+
+def try_tasks(made: SparkSession, attempts: int) -> None:
+    """How often Spark tries each task from now on. In local mode it takes the number from the master, and never again."""
+    context = made.sparkContext
+    of_class = java_class(context, "java.lang.Class").forName("org.apache.spark.scheduler.TaskSchedulerImpl")
+    field = of_class.getDeclaredField("maxTaskFailures")
+    field.setAccessible(True)
+    field.setInt(context._jsc.sc().taskScheduler(), attempts)
 
 
 class Sessions:
@@ -51,13 +87,21 @@ class Sessions:
         self._folder, self._settings = folder, settings
         self._made: SparkSession | None = None
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """For programs that are to have the same kind of session: one of their own."""
+        return {}
+
     def live(self) -> SparkSession:
         """The session that is there, or a new one."""
-        if self._made is not None and not self._made.sparkContext._jsc.sc().getExecutorMemoryStatus().size():
+        if self._made is not None and not _has_executor(self._made):
             self.stop()
         if self._made is None:
             self._made = started(self._folder, **self._settings)
         return self._made
+
+    def renew(self) -> None:
+        """Nothing to do: `live` sees what a test did to the executor."""
 
     def stop(self) -> None:
         """End the session; the JVM stays."""

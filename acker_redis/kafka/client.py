@@ -1,0 +1,105 @@
+"""Import Kafka's client library, and keep secrets out of its errors."""
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from acker_redis.errors import BadConfigError, PipelineError
+
+log = logging.getLogger("acker_redis.kafka")
+
+_SHOWN = frozenset(
+    {"acks", "bootstrap.servers", "client.id", "compression.type", "enable.idempotence", "security.protocol"}
+)
+"""Settings whose values may appear in an error."""
+
+_OF_CONNECTIONS = {
+    "bootstrap.servers",
+    "broker.address.family",
+    "client.id",
+    "log_level",
+    "metadata.broker.list",
+    "oauth_cb",
+}
+_PREFIXES = ("client.dns", "enable.sasl", "enable.ssl", "reconnect.", "sasl.", "security.", "socket.", "ssl.")
+"""Names and prefixes of settings that say how to reach the brokers."""
+
+_LEAST_CHARS = 2
+"""Shortest value that is hidden. The text of an error has each shorter one anyway."""
+
+_SAID_SECS = 60.0
+"""Interval between two log lines of the client that are of the same kind."""
+
+
+def confluent() -> Any:
+    """Import confluent-kafka.
+
+    Raises:
+        PipelineError: it is not installed.
+    """
+    try:
+        import confluent_kafka
+    except ImportError as exc:
+        raise PipelineError(
+            "The package confluent-kafka is not installed here, and Kafka can't be reached without it. Run "
+            "pip install 'acker-redis[kafka]', also on the machines of the executors."
+        ) from exc
+    return confluent_kafka
+
+
+def check_names(kafka: Mapping[str, object]) -> None:
+    """Check that settings have names, and name a broker.
+
+    Raises:
+        BadConfigError: they don't.
+    """
+    if not isinstance(kafka, Mapping) or not all(isinstance(name, str) for name in kafka):
+        raise BadConfigError(
+            f"kafka={type(kafka).__name__} are no settings. The client needs their names. Pass a dict, such as "
+            '{"bootstrap.servers": "host:9092"}.'
+        )
+    if not kafka.get("bootstrap.servers"):
+        raise BadConfigError(
+            'kafka= has no "bootstrap.servers". Without it no broker is found. Pass {"bootstrap.servers": "host:9092"}.'
+        )
+
+
+def connection_settings(kafka: Mapping[str, object]) -> dict[str, Any]:
+    """Return the settings of connections, which any kind of client takes."""
+    return {name: value for name, value in kafka.items() if name in _OF_CONNECTIONS or name.startswith(_PREFIXES)}
+
+
+class ClientLog:
+    """Logger that a client writes to, in place of stderr. It passes on one line of a client and kind per minute.
+
+    While brokers are away, a client writes some twenty lines a second. A client that is made again in place of another one
+    counts as the same.
+    """
+
+    _said: ClassVar[dict[tuple[int, str, str], float]] = {}
+    """Settings, client without its number, and kind -> when such a line was passed on last in this process."""
+
+    def __init__(self, kafka: Mapping[str, object]) -> None:
+        """Prepare. `kafka` has the settings of the client, whose values are hidden."""
+        self._kafka = kafka
+        texts = {name: str(value) for name, value in kafka.items() if isinstance(value, (str, int, float))}
+        self._settings = hash(frozenset(texts.items()))
+
+    def log(self, level: int, _form: str, kind: str, client: str, line: str) -> None:
+        """Take a line. The client calls it while it is polled."""
+        now = time.monotonic()
+        same = self._settings, client.rpartition("-")[0], kind
+        if level > logging.DEBUG and now - self._said.get(same, float("-inf")) < _SAID_SECS:
+            return
+        self._said[same] = now
+        log.log(level, "client reports kind=%s client=%s line=%s", kind, client, without_secrets(line, self._kafka))
+
+
+def without_secrets(text: str, kafka: Mapping[str, object]) -> str:
+    """Return a text of the client, in which the values of settings are hidden."""
+    hidden = {str(value) for name, value in kafka.items() if name not in _SHOWN and isinstance(value, str)}
+    for value in sorted(hidden, key=len, reverse=True):
+        if len(value) >= _LEAST_CHARS and not value.isdigit():
+            text = text.replace(value, "***")
+    return text

@@ -1,0 +1,1 @@
+"""Base classes of spouts and bolts, with streamparse's names."""

@@ -1,0 +1,135 @@
+"""Bolts that process tuples in batches: by ticks, by number, or by time."""
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar
+
+from acker_redis.storm.components.component import Rule
+from acker_redis.storm.components.holding import HoldingBolt
+from acker_redis.storm.core.tuples import PENDING, Tuple
+from acker_redis.storm.definition import settings
+
+
+class BatchingBolt(HoldingBolt):
+    """Bolt that processes tuples in batches (streamparse: BatchingBolt).
+
+    A batch is processed at every `ticks_between_batches`-th tick, or when it has `batch_size` tuples. Emits are anchored to
+    all tuples of the batch, which are acked when `process_batch` returns. An exception fails the current batch only.
+
+    Set `topology.tick.tuple.freq.secs` in the config of the component or the topology, or `batch_size`. With `batch_size`
+    alone, the last tuples wait for more, or for the end of the run. (streamparse processes one tick later.)
+
+    Attributes:
+        ticks_between_batches: number of ticks from one processing of the batches to the next.
+        batch_size: number of tuples of a key at which their batch is processed at once; None for no such number.
+
+    >>> class Count(BatchingBolt):
+    ...     outputs = ["word", "n"]
+    ...     def group_key(self, tup):
+    ...         return tup.values.word
+    ...     def process_batch(self, key, tups):
+    ...         self.emit([key, len(tups)])
+    """
+
+    ticks_between_batches: int = 1
+    batch_size: int | None = None
+
+    _needs: ClassVar[tuple[str, ...]] = ("process_batch", "process_batches", "process")
+    _rules: ClassVar[Mapping[str, Rule]] = {
+        "ticks_between_batches": Rule(settings.is_count, "an integer of 1 or more"),
+        "batch_size": Rule(lambda value: value is None or settings.is_count(value), "an integer of 1 or more, or None"),
+    }
+    _batches: dict[Hashable, list[Tuple]]
+    _ticks: int = 0
+
+    def group_key(self, tup: Tuple) -> Hashable:
+        """Return the key of a tuple's batch. The default puts all tuples into one batch, with the key None."""
+        return None
+
+    def process_batch(self, key: Any, tups: list[Tuple]) -> None:
+        """Process the tuples of one key."""
+        raise NotImplementedError(f"{type(self).__name__} has no process_batch(). Define it.")
+
+    def process(self, tup: Tuple) -> None:
+        """Put a tuple into its batch. Override `group_key` or `process_batch` instead."""
+        batches = self._open_batches()
+        key = self.group_key(tup)
+        batch = batches.setdefault(key, [])
+        batch.append(tup)
+        if self.batch_size is not None and len(batch) >= self.batch_size:
+            self._process(key)
+
+    def process_tick(self, tup: Tuple) -> None:
+        """Count a tick, and process the batches if it is time."""
+        self._ticks += 1
+        if self._ticks >= self.ticks_between_batches:
+            self._ticks = 0
+            self.process_batches()
+
+    def process_batches(self) -> None:
+        """Process all batches, key by key."""
+        for key in list(self._open_batches()):
+            self._process(key)
+
+    def _process(self, key: Hashable) -> None:
+        tups = [tup for tup in self._open_batches().pop(key) if tup.state is PENDING]
+        if not tups:
+            return
+        with self._processing(tups) as done:
+            self.process_batch(key, tups)
+        self._is_whole = self._is_whole and done.is_whole
+
+    def _open_batches(self) -> dict[Hashable, list[Tuple]]:
+        if "_batches" not in self.__dict__:  # a subclass need not call __init__ of this class
+            self._batches = {}
+        return self._batches
+
+    def _flush(self) -> bool:
+        self._is_whole = True
+        self.process_batches()
+        return self._is_whole
+
+    def _held_tuples(self) -> list[Tuple]:
+        return [tup for tups in self._open_batches().values() for tup in tups]
+
+    def _let_go(self) -> list[Tuple]:
+        held, self._batches = self._held_tuples(), {}
+        return held
+
+    def _held_places(self) -> Iterator[tuple[Tuple, Any]]:
+        for key, tups in self._open_batches().items():
+            for tup in tups:
+                yield tup, key
+
+    def _held_progress(self) -> int:
+        return self._ticks
+
+    def _resume_held(self, progress: int | None, places: Iterable[tuple[Tuple, Any]]) -> None:
+        self._ticks, self._batches = progress or 0, {}
+        for tup, key in places:
+            self._batches.setdefault(key, []).append(tup)
+
+
+class TicklessBatchingBolt(BatchingBolt):
+    """Bolt that processes batches every `secs_between_batches` seconds, without ticks (streamparse: TicklessBatchingBolt).
+
+    The batches are processed between two tuples, not in a thread of their own as in streamparse.
+
+    Attributes:
+        secs_between_batches: time from one processing of the batches to the next, in seconds.
+
+    >>> class Count(TicklessBatchingBolt):
+    ...     outputs = ["n"]
+    ...     secs_between_batches = 5
+    ...     def process_batch(self, key, tups):
+    ...         self.emit([len(tups)])
+    """
+
+    secs_between_batches: float = 2.0
+
+    _rules: ClassVar[Mapping[str, Rule]] = {
+        **BatchingBolt._rules,  # noqa: SLF001  # of the base class
+        "secs_between_batches": Rule(settings.is_duration, "a number of seconds above 0"),
+    }
+
+    def process_tick(self, tup: Tuple) -> None:
+        """Ignore a tick."""

@@ -1,0 +1,1 @@
+"""Definition of a topology: streams, groupings, components and settings, checked before anything runs."""

@@ -1,0 +1,90 @@
+"""Tasks of bolts: they execute tuples one by one."""
+
+import logging
+from collections.abc import Callable
+
+from acker_redis.storm.components.batching import BatchingBolt, TicklessBatchingBolt
+from acker_redis.storm.components.bolt import Bolt
+from acker_redis.storm.components.windowed import WindowedBolt
+from acker_redis.storm.core.collectors import BoltCollector
+from acker_redis.storm.core.hooks import HookList
+from acker_redis.storm.core.tuples import Tuple
+from acker_redis.storm.definition import settings
+from acker_redis.storm.local.clock import Timers
+
+log = logging.getLogger("acker_redis.storm")
+
+
+class BoltTask:
+    """Task of a bolt.
+
+    Attributes:
+        component: the bolt. A fresh copy takes its place after an exception with `exit_on_exception`.
+        collector: collector of the task.
+        hooks: hooks of the task.
+    """
+
+    def __init__(
+        self, component: Bolt, collector: BoltCollector, hooks: HookList, fresh: Callable[["BoltTask"], Bolt]
+    ) -> None:
+        self.component = component
+        self.collector = collector
+        self.hooks = hooks
+        self._fresh = fresh
+
+    def execute(self, tup: Tuple) -> None:
+        """Execute a tuple."""
+        collector = self.collector
+        collector.begin_tuple(tup)
+        goes_on = self.component._execute(tup)  # noqa: SLF001
+        collector.end_tuple(tup)
+        if not goes_on:
+            self.replace()
+
+    def flush(self) -> None:
+        """Process what the bolt holds."""
+        self.collector.begin_call()
+        if not self.component._flush():  # noqa: SLF001
+            self.replace()
+
+    def fire_windows(self) -> None:
+        """Fire the windows that are due."""
+        self.collector.begin_call()
+        if isinstance(self.component, WindowedBolt) and not self.component._on_time():  # noqa: SLF001
+            self.replace()
+
+    def set_timers(self, timers: Timers, tick: Callable[[float], object], *, has_inputs: bool) -> None:
+        """Set the timers of ticks, batches and windows."""
+        bolt = self.component
+        tick_secs = bolt.storm_conf.get(settings.TICK_SECS)
+        if not has_inputs and tick_secs is None:
+            log.warning("bolt executes nothing, it has neither inputs nor ticks component=%r", bolt.component_name)
+        if tick_secs is not None:
+            timers.every(tick_secs, lambda: tick(tick_secs))
+        if isinstance(bolt, TicklessBatchingBolt):
+            timers.every(bolt.secs_between_batches, self.flush)
+        elif isinstance(bolt, BatchingBolt) and tick_secs is None and bolt.batch_size is None:
+            log.warning(
+                "batches never processed, neither ticks nor batch_size are set component=%r", bolt.component_name
+            )
+        if isinstance(bolt, WindowedBolt) and bolt._spec.period_ms is not None:  # noqa: SLF001
+            timers.every(bolt._spec.period_ms / 1000, self.fire_windows)  # noqa: SLF001
+
+    @property
+    def has_windows(self) -> bool:
+        """True if the bolt processes windows, which a flush ends early."""
+        return isinstance(self.component, WindowedBolt)
+
+    @property
+    def is_never_flushed(self) -> bool:
+        """True if no time brings the bolt to process the last tuples that it holds."""
+        bolt = self.component
+        if isinstance(bolt, WindowedBolt):
+            return not bolt._spec.ends_by_time  # noqa: SLF001
+        is_timed = isinstance(bolt, TicklessBatchingBolt) or bolt.storm_conf.get(settings.TICK_SECS) is not None
+        return isinstance(bolt, BatchingBolt) and not is_timed
+
+    def replace(self) -> None:
+        """Put a fresh copy in the place of the bolt."""
+        self.component._abandon()  # noqa: SLF001
+        self.component = self._fresh(self)

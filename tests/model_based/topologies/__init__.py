@@ -1,0 +1,1 @@
+"""Random topologies, and an oracle that counts their edges."""

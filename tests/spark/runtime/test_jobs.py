@@ -1,0 +1,88 @@
+"""Properties, tags and settings of jobs."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from acker_redis.spark.runtime import jobs
+from acker_redis.spark.runtime.sessions import in_session
+
+pytestmark = [pytest.mark.spark, pytest.mark.classic("Spark Connect has no properties")]
+
+RULES, OURS = "spark.sql.adaptive.optimizer.excludedRules", "AQEPropagateEmptyRelation"
+
+
+def in_thread(function: Callable[[], object]) -> None:
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            function()
+        except BaseException as exc:
+            errors.append(exc)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+
+
+def test_function_inherits_properties_and_tags_of_another_thread(spark: Any) -> None:
+    context = spark.sparkContext
+    seen: list[Any] = []
+
+    def look() -> None:
+        with jobs.counted(spark, {"left": 7}):
+            seen.extend(context.getLocalProperty(name) for name in ("a.b", "acker.left"))
+            seen.append(spark.getTags())
+
+    context.setLocalProperty("a.b", "with = and: \n signs")
+    spark.addTag("mine")
+    try:
+        function = jobs.inherited(spark, look)
+    finally:
+        spark.removeTag("mine")
+        context.setLocalProperty("a.b", None)
+    in_thread(function)
+    in_thread(function)
+    assert seen == ["with = and: \n signs", "7", {"mine"}] * 2
+    assert context.getLocalProperty("acker.left") is None
+
+
+def test_counts_are_properties_only_meanwhile(spark: Any) -> None:
+    context = spark.sparkContext
+    context.setLocalProperty("a.b", "kept")
+    try:
+        with jobs.counted(spark, {"left": 7, "acked": 8}):
+            assert [context.getLocalProperty(name) for name in ("a.b", "acker.left", "acker.acked")] == [
+                "kept",
+                "7",
+                "8",
+            ]
+        assert [context.getLocalProperty(name) for name in ("a.b", "acker.left", "acker.acked")] == ["kept", None, None]
+    finally:
+        context.setLocalProperty("a.b", None)
+
+
+def test_rules_that_the_program_sets_meanwhile_lose_none_of_ours(spark: Any) -> None:
+    own = spark.newSession()
+    with jobs.metrics_kept(own):
+        assert OURS in own.conf.get(RULES)
+        own.conf.set(RULES, "its.Rule")
+        with jobs.metrics_kept(own):
+            assert own.conf.get(RULES).split(",")[0] == "its.Rule"
+            assert OURS in own.conf.get(RULES)
+        assert OURS in own.conf.get(RULES)
+    assert own.conf.get(RULES) == "its.Rule"
+
+
+def test_frame_of_another_session_keeps_its_session(spark: Any) -> None:
+    other = spark.newSession()
+    frame = other.range(1)
+    assert in_session(frame, spark) is frame
+    same = in_session(frame, other)
+    assert same.sparkSession is other
+    assert same.collect() == frame.collect()

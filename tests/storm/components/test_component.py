@@ -1,0 +1,172 @@
+"""What spouts and bolts share: their place, logs, custom metrics, reported exceptions."""
+
+from typing import Any
+
+import pytest
+
+from acker_redis.errors import InvalidTopologyError
+from acker_redis.storm import (
+    BatchingBolt,
+    Bolt,
+    FeederSpout,
+    ReliableSpout,
+    RetryPolicy,
+    Spout,
+    StatefulBolt,
+    TicklessBatchingBolt,
+    Topology,
+    TopologyBuilder,
+)
+from tests.storm.parts import Do, Upto, chain, sink
+
+
+class Seen(Bolt):
+    outputs = ["v"]
+
+    def process(self, tup: Any) -> None: ...
+
+    def initialize(self, conf: Any, context: Any) -> None:
+        self.conf = dict(conf)
+        self.log("connected", "warn")
+        self.report_metric("rows", 2)
+        self.report_metric("rows", 3)
+        self.report_metric("state", "open")
+        self.raise_exception(ValueError("reported"))
+
+
+def test_component_knows_its_place_and_settings() -> None:
+    topology = chain(Seen(), spout=Upto(1), config={"mine": 1, "topology.name": "words"})
+    with topology.local(conf={"more": 2}) as run:
+        (bolt,) = run.tasks("a")
+        assert (bolt.task_id, bolt.component_name, bolt.topology_name) == (1, "a", "words")
+        assert bolt.conf == bolt.storm_conf == {"mine": 1, "more": 2, "topology.name": "words"}
+        assert bolt.logger.name == "acker_redis.storm.a"
+
+
+def test_custom_metrics_logs_and_reports(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", "acker_redis.storm"), chain(Seen(), spout=Upto(1)).local() as run:
+        metrics = run.metrics["a"]
+        rows = metrics.custom["rows"]
+        assert (rows.count, rows.total, rows.last) == (2, 5, 3)
+        assert metrics.custom["state"].total is None and metrics.errors == 1
+    assert ("acker_redis.storm.a", 30, "connected") in caplog.record_tuples
+    assert "exception reported" in caplog.text
+
+
+def test_spec_refuses_a_bad_name() -> None:
+    with pytest.raises(InvalidTopologyError, match="not the name of a component"):
+        Seen.spec(name="")
+
+
+def test_spec_of_an_object_copies_it_for_each_task() -> None:
+    class Own(Topology):
+        lines = Upto(2).spec()
+        last = sink().spec(name="the last", inputs=[lines], par=2)
+
+    with Own.local() as run:
+        run.settle()
+        assert sorted(run.acked("lines")) == ["m1", "m2"] and len(run.tasks("the last")) == 2
+
+
+def test_component_without_its_method_says_so() -> None:
+    for source in (Spout, ReliableSpout):
+        with pytest.raises(InvalidTopologyError, match=r"'spout' has no next_tuple\(\)"):
+            chain(sink(), spout=type("Empty", (source,), {"outputs": ["v"]})())
+    for base, method in ((Bolt, "process"), (StatefulBolt, "process"), (BatchingBolt, "process_batch")):
+        idle = type("Idle", (base,), {})
+        with pytest.raises(InvalidTopologyError, match=rf"'a' has no {method}\(\)"):
+            chain(idle)
+    with pytest.raises(InvalidTopologyError, match=r"'idle' has no process\(\)"):
+        type("Wrong", (Topology,), {"spout": FeederSpout(["v"]).spec(), "idle": Bolt.spec(name="idle")})
+
+
+def test_method_of_an_object_or_another_one_of_a_batch_will_do() -> None:
+    bolt = Bolt()
+    bolt.process = lambda tup: None  # type: ignore[method-assign]
+    chain(bolt)
+    chain(type("Whole", (BatchingBolt,), {"process_batches": lambda self: None}))
+
+
+class Writes(BatchingBolt):
+    def process_batch(self, key: Any, tups: list[Any]) -> None: ...
+
+
+class WritesBySecs(TicklessBatchingBolt):
+    def process_batch(self, key: Any, tups: list[Any]) -> None: ...
+
+
+class Retries(ReliableSpout):
+    outputs = ["v"]
+
+    def next_tuple(self) -> None: ...
+
+
+WRONG = [
+    *((Writes, "ticks_between_batches", value) for value in (0, -1, "2", None)),
+    *((Writes, "batch_size", value) for value in (0, "2", 1.5)),
+    *((WritesBySecs, "secs_between_batches", value) for value in (0, -1, "2", None, float("inf"), float("nan"))),
+    (WritesBySecs, "batch_size", 0),
+    *(
+        (Seen, flag, value)
+        for flag in ("auto_ack", "auto_anchor", "auto_fail", "exit_on_exception")
+        for value in ("no", None)
+    ),
+    *((Writes, "auto_ack", value) for value in ("no", 0)),
+    *((Retries, "max_fails", value) for value in (-1, "3", 1.5)),
+    *((Retries, "retry", value) for value in (None, 3, RetryPolicy)),
+]
+
+
+@pytest.mark.parametrize(("kind", "attribute", "value"), WRONG)
+@pytest.mark.parametrize("is_object", [False, True])
+def test_wrong_attribute_is_refused_when_the_topology_is_made(
+    kind: Any, attribute: str, value: Any, is_object: bool
+) -> None:
+    wrong = type("Wrong", (kind,), {attribute: value})
+    builder = TopologyBuilder()
+    builder.set_spout("spout", FeederSpout(["v"]))
+    (builder.set_spout if kind is Retries else builder.set_bolt)("wrong", wrong() if is_object else wrong)
+    with pytest.raises(InvalidTopologyError, match=f"{attribute}=.* of component 'wrong' is invalid"):
+        builder.create_topology()
+
+
+def test_wrong_attribute_that_initialize_sets_ends_the_start() -> None:
+    class Late(WritesBySecs):
+        def initialize(self, conf: Any, context: Any) -> None:
+            self.secs_between_batches = conf["every"]
+
+    with pytest.raises(InvalidTopologyError, match="secs_between_batches=0 of component 'a' is invalid"):
+        chain(Late).local({"every": 0}).__enter__()
+
+
+def test_spout_may_set_its_number_of_attempts_in_initialize() -> None:
+    class Late(Retries):
+        retry = RetryPolicy(first_delay_secs=0)
+
+        def initialize(self, conf: Any, context: Any) -> None:
+            self.max_fails = conf["fails"]
+
+    with chain(Do(lambda bolt, tup: bolt.fail(tup)), spout=Late()).local({"fails": 2}) as run:
+        run.feed("spout", [1], tup_id="m")
+        run.settle()
+        assert len(run.failed("spout")) == 3
+
+
+def test_class_that_needs_arguments_is_refused_when_the_topology_is_made() -> None:
+    class Reads(Spout):
+        outputs = ["v"]
+
+        def __init__(self, path: str, mode: str = "r") -> None: ...
+
+        def next_tuple(self) -> None: ...
+
+    text = r"component '\w+' can't be made from the class \w+, which needs arguments \(missing a required argument: '\w+'\)"
+    for spout in (Reads, FeederSpout):
+        builder = TopologyBuilder()
+        builder.set_spout("spout", spout)
+        with pytest.raises(InvalidTopologyError, match=text):
+            builder.create_topology()
+    with pytest.raises(InvalidTopologyError, match=text):
+        type("Files", (Topology,), {"reads": Reads.spec()})
+    with chain(sink(), spout=Reads("a")).local() as run:
+        run.settle()

@@ -1,0 +1,3 @@
+"""A module that can't be imported."""
+
+NOTHING = 1 // 0
