@@ -75,7 +75,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.B
     return scheduling.ByKind(config, log)
 
 
-pytest_plugins = ["tests.support.fixtures", "tests.support.spark.fixtures"]
+pytest_plugins = ["tests.support.failures", "tests.support.fixtures", "tests.support.spark.fixtures"]
 
 SERVERS = {"source", "real_url", "url", "kind", "start_server"}
 """Fixtures of which a test that uses one needs a server."""

@@ -1,6 +1,5 @@
 """The program `acker-redis`: its commands `delete-app` and `install`, and those of the other modules."""
 
-import importlib.metadata
 import sys
 import warnings
 from typing import Annotated
@@ -38,7 +37,7 @@ app.add_typer(topology.app, name="topology")
 def _version(wanted: bool) -> None:
     if wanted:
         with exit_on_error():
-            output.line(f"acker-redis {importlib.metadata.version('acker-redis')}")
+            output.line(f"acker-redis {VERSION}")
         raise typer.Exit(DONE)
 
 

@@ -37,6 +37,7 @@ def commits(node: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[GroupComm
     monkeypatch.setattr(group_commits, "_WAIT_SECS", 60.0)
     monkeypatch.setattr(group_commits, "_SESSION_MS", 60_000)
     group = f"group-{uuid.uuid4().hex[:8]}"
+    node.wait_for_coordinator(group)
     commits = GroupCommits(consumer_settings({"bootstrap.servers": node.address}, group), group)
     yield commits
     commits.close()

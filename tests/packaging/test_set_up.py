@@ -101,34 +101,6 @@ def test_tested_python_version_is_used_without_warning(start, version: tuple[int
     assert "newer" not in shown
 
 
-def test_set_up_for_a_spark_version_pins_it_beside_the_other_constraints(start, tmp_path: Path) -> None:
-    here = tmp_path / "here"
-    (here / ".ci").mkdir()
-    (here / ".ci" / "spark-versions").write_text(
-        "# tried\npyspark==4.0.5 pandas==2.2.3\npyspark==4.1.4 pandas==3.1.1\n"
-    )
-    (here / "constraints.txt").write_text(
-        "numpy==2.4.6\npandas==2.3.3\npy4j==0.10.9.9\npyarrow==26.0.1\npyspark==4.3.0\n"
-    )
-    process = start("4.0", pip='printf "%s " "$@" >asked')
-    shown, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, shown
-    assert (here / "asked").read_text().split()[-4:] == ["-c", "made/constraints.txt", "-e", ".[spark-tests]"]
-    pins = (here / "made" / "constraints.txt").read_text().splitlines()
-    assert pins == ["pyspark==4.0.5", "pandas==2.2.3", "numpy==2.4.6", "pyarrow==26.0.1"]
-
-
-@pytest.mark.parametrize("version", ["3.5", "4", "4.0.5", "4.00"])
-def test_set_up_refuses_a_spark_version_that_is_not_tried(start, tmp_path: Path, version: str) -> None:
-    (tmp_path / "here" / ".ci").mkdir()
-    (tmp_path / "here" / ".ci" / "spark-versions").write_text("pyspark==4.0.5 pandas==2.2.3\n")
-    process = start(version)
-    shown, _ = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert f"Spark {version} is not among the versions that are tried here" in shown
-    assert not (tmp_path / "here" / "made").exists()
-
-
 def test_interrupted_set_up_leaves_no_files(start, tmp_path: Path) -> None:
     process = start(pip="touch under-way; exec sleep 600")
     under_way = tmp_path / "here" / "under-way"

@@ -65,14 +65,20 @@ class Broker(Node):
         return super().topic(name or f"topic-{uuid.uuid4().hex[:12]}", partitions, **kept | settings)
 
     def produce(self, topic: str, records: Iterable[dict[str, Any]], **settings: object) -> None:
-        """Write records, which name the arguments of the client's `produce`; all are acknowledged."""
+        """Write records in this order. They name the arguments of the client's `produce`, and all are acknowledged.
+
+        Without idempotence a batch that is sent again, as to a topic that is new, stands behind later ones.
+        """
         from confluent_kafka import Producer
 
-        producer = Producer({**self.client, **settings})
+        producer = Producer({"enable.idempotence": True, **self.client, **settings})
+        refused: list[Any] = []
         for record in records:
-            producer.produce(topic, **record)
+            producer.produce(topic, **record, on_delivery=lambda error, _: refused.append(error) if error else None)
             producer.poll(0)
-        assert producer.flush(60) == 0
+        if left := producer.flush(120):
+            raise TimeoutError(f"{left} records were not acknowledged in 120 s")
+        assert not refused, refused[:3]
 
     def committed(self, group: str, topic: str) -> dict[int, Any]:
         """What a group has committed, by partition; those without a commit are left out."""
@@ -92,6 +98,16 @@ class Broker(Node):
                     raise KafkaException(done.error)
 
         _answered(ask)
+
+    def wait_for_coordinator(self, group: str) -> None:
+        """Wait until the broker takes a group's commits. It refuses them while it loads the group's part of the log."""
+        from confluent_kafka import Consumer, TopicPartition
+
+        consumer = Consumer({**self.client, "group.id": group})
+        try:
+            _answered(lambda: consumer.committed([TopicPartition("any", 0)], 60))
+        finally:
+            consumer.close()
 
     def describe_group(self, group: str) -> str:
         """What Kafka's own tool prints of a group."""

@@ -1,11 +1,12 @@
 """An unsupported PySpark, or none, is told in one sentence when the Spark layer is imported."""
 
-import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import environments
+import matrix
 import pytest
 from packaging.requirements import Requirement
 
@@ -66,10 +67,6 @@ def test_supported_versions_match_extras_of_pyproject(extra: str, package: str) 
     assert f">={SUPPORTED[0]},<{major}.{int(newest) + 1}" == RANGE
 
 
-def pins(line: str) -> dict[str, str]:
-    return dict(pin.split("==") for pin in line.split())
-
-
 def constrained() -> dict[str, str]:
     """The pins of constraints.txt that hold here: some are for a part of Python's versions."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
@@ -78,58 +75,32 @@ def constrained() -> dict[str, str]:
             for one in wanted if one.marker is None or one.marker.evaluate()}  # fmt: skip
 
 
-LEGS = re.compile(
-    r"--connect -m \"versions or connect\" \\\n  (?P<newest>.*)\n"
-    r"(?:#.*\n)*for version in (?P<older>.*); do\n"
-    r"  make test-spark SPARK=\"\$version\" ARGS=\"-m versions\"\n"
-    r"  \[ \"\$version\" != (?P<connect>\S+) \] \|\| make test-connect SPARK=\"\$version\" "
-    r"ARGS=\"-m 'versions and not connect'\"\n"
-)
-"""The lines of .ci/run that try other versions than the newest, and Spark Connect."""
-
-
-def test_documented_versions_are_those_that_ci_tries() -> None:
-    """One patch of each; the whole suite runs on the newest, with what constraints.txt pins."""
-    lines = (ROOT / ".ci" / "spark-versions").read_text(encoding="utf-8").splitlines()
-    tried = {one["pyspark"].rpartition(".")[0]: one for one in (pins(line) for line in lines if line[0] != "#")}
-    assert list(tried) == list(SUPPORTED)
-    constraints = constrained()
-    assert constraints["pyspark"] == tried[SUPPORTED[-1]]["pyspark"]
-    legs = LEGS.search((ROOT / ".ci" / "run").read_text(encoding="utf-8"))
-    assert legs is not None and legs["older"].split() == list(SUPPORTED[:-1])
-    classic = [(tried[version], "classic", CHOSEN) for version in legs["older"].split()]
-    connect = [(one, "Spark Connect", f"{CHOSEN}, without those that need a JVM in their process")
-               for one in (tried[legs["connect"]], constraints)]  # fmt: skip
-    wanted = [f"| {one['pyspark']} | {one['pandas']} | {kind} | {tests} |"
-              for one, kind, tests in (*classic, (constraints, "classic", "all"), *connect)]  # fmt: skip
+def test_documented_versions_are_those_of_the_matrix() -> None:
+    """One patch of each; the whole suite runs on the newest."""
+    assert list(environments.versions()) == list(SUPPORTED)
+    assert constrained()["pyspark"] == environments.versions()[SUPPORTED[-1]]["pyspark"]
     page = (ROOT / "docs" / "reference" / "spark-versions.md").read_text(encoding="utf-8")
-    table = page.partition("## What CI runs")[2].partition("\n## ")[0].splitlines()
-    assert sorted(row for row in table if re.match(r"\| 4\.\d\.\d+ \|", row)) == sorted(wanted)
+    assert matrix.table() in page, "make matrix writes the table"
 
 
-CHOSEN = "those marked `versions`"
-
-
-def test_every_leg_of_ci_has_the_folders_of_the_chosen_tests() -> None:
+def test_every_cell_of_the_matrix_has_the_folders_of_the_chosen_tests() -> None:
     """And each beginning in the list is that of a test."""
-    legs = LEGS.search((ROOT / ".ci" / "run").read_text(encoding="utf-8"))
-    assert legs is not None
-    rules = re.findall(
-        r"^test-(spark|connect):.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M
-    )
-    given = {name: re.findall(r"tests/[\w/.]+", rule) for name, rule in rules} | {"newest": legs["newest"].split()}
-    assert set(given) == {"spark", "connect", "newest"}
+    given = {name: arguments for name, _, arguments in matrix.cells() if "versions" in " ".join(arguments)}
+    assert len(given) == 2 * len(SUPPORTED) - 1
     for beginning in (*TRIED_ON_ALL, *TRIED_ON_NEWEST):
         path, _, name = beginning.partition("::")
         assert (ROOT / path).exists(), beginning
         assert not name or f"def {name.partition('[')[0]}" in (ROOT / path).read_text(encoding="utf-8"), beginning
-        for leg, paths in given.items():
+        for cell, arguments in given.items():
             is_program = path.startswith("tests/docs/")  # of a classic session: test_over_connect.py has the same
-            assert any(path.startswith(one) for one in paths) or (is_program and leg != "spark"), (leg, beginning)
+            assert any(path.startswith(one) for one in arguments) or (is_program and "connect" in cell), (
+                cell,
+                beginning,
+            )
 
 
-def test_what_the_legs_leave_out_is_left_out_of_something() -> None:
-    """And a page among it runs over Spark Connect, in each leg."""
+def test_what_the_cells_leave_out_is_left_out_of_something() -> None:
+    """And a page among it runs over Spark Connect, in each version."""
     for beginning in LEFT_OUT:
         path, _, name = beginning.partition("::")
         assert f"def {name.partition('[')[0]}" in (ROOT / path).read_text(encoding="utf-8"), beginning

@@ -64,7 +64,8 @@ class Warm:
         assert self._owes_answer and process and process.stdout
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
-            assert selector.select(ANSWER_SECS), f"no answer after {ANSWER_SECS} s: {self._log.read_text()[-3000:]}"
+            if not selector.select(ANSWER_SECS):
+                raise TimeoutError(f"The program gave no answer in {ANSWER_SECS} s: {self._log.read_text()[-3000:]}")
         answer = process.stdout.readline()
         assert answer, self._log.read_text()[-3000:]
         self._owes_answer = False
