@@ -30,6 +30,9 @@ LOOK_AGAIN_AT = 10
 PATIENCE = 4
 """A command is ended at this multiple of its stage's limit: the limits are those of a quiet machine."""
 
+MOST_JVMS = 20
+"""Most JVMs at a time: those that the four processes of `make test` share, and the places of tests/support/jvms.py."""
+
 ENDS_IN_SECS = 15.0
 """Time for processes to end behind the tests that started them."""
 
@@ -273,9 +276,12 @@ def main(stages: Sequence[Stage]) -> int:
         if is_green and changed:
             print(f"red: tests wrote into the checkout: {changed}")
             is_green = False
+        if memory.jvms > MOST_JVMS:
+            print(f"red: {memory.jvms} JVMs ran at a time, and {MOST_JVMS} may")
+            is_green = False
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print(f"\npeak of memory {memory.peak_mib} MiB, of JVMs {memory.jvms}")
+    print(f"\npeak of memory: {memory.peak_mib} MiB, and {memory.jvms} JVMs of {MOST_JVMS}")
     gate.report()
     return 0 if is_green else 1
 
@@ -286,6 +292,7 @@ def make(*arguments: str, tries: int = 1, pytest: tuple[str, ...] = ()) -> Comma
 
 
 PYTEST = (".venv/bin/python", "-m", "pytest")
+ON_OLDEST = ("sh", "-c", 'PYTHONPATH=$PWD exec "$(python3 .ci/environments.py 4.0)" -m pytest "$@"', "pytest")
 
 BARE = (
     "tests/packaging/test_skips.py", "tests/lua/test_contract.py", "tests/packaging/test_set_up.py", "tests/cli/test_help.py",
@@ -302,6 +309,7 @@ STAGES = (
         60,
         (Command((".ci/bare", "make", "test", f"ARGS={' '.join(BARE)}"), pytest=(".ci/bare", *PYTEST)),),
     ),
+    Stage("oldest Spark", 180, (make("smoke", pytest=ON_OLDEST),)),
     Stage("make test", 540, (make("test", pytest=PYTEST),)),
 )
 """`make test` is last, so that its own last line is the gate's."""

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from acker_redis import Acker, AckerConfig
 from acker_redis.testing.server import Server
-from tests.support import java, repeats, scheduling, servers, skips
+from tests.support import elsewhere, java, repeats, scheduling, servers, skips
 from tests.support.spark import versions
 
 
@@ -62,6 +62,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("chaos")
         elif versions.is_tried_on_all(item.nodeid):
             item.add_marker("versions")
+        if elsewhere.is_elsewhere(item.nodeid):
+            item.add_marker("matrix")
     items.sort(key=lambda item: scheduling.place(item.nodeid.partition("::")[0]))
 
 
@@ -75,7 +77,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> scheduling.B
     return scheduling.ByKind(config, log)
 
 
-pytest_plugins = ["tests.support.failures", "tests.support.fixtures", "tests.support.spark.fixtures"]
+pytest_plugins = [
+    "tests.support.failures",
+    "tests.support.fixtures",
+    "tests.support.jvms",
+    "tests.support.spark.fixtures",
+]
 
 SERVERS = {"source", "real_url", "url", "kind", "start_server"}
 """Fixtures of which a test that uses one needs a server."""

@@ -44,7 +44,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         return None
 
     monkeypatch.setattr(environments, "ROOT", tmp_path)
-    monkeypatch.setattr(environments.subprocess, "run", create)
+    monkeypatch.setattr(subprocess, "run", create)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
 

@@ -1,0 +1,108 @@
+"""Tests that `make matrix` runs on the newest Spark, and `make test` leaves out for the time that they take.
+
+Each shows at a higher level, or with more parts of a real installation, what other tests show.
+"""
+
+from collections.abc import Iterator
+
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    "Programs of the docs and demos. The README's programs, the word count demo and the examples stay.": (
+        "docs/test_docs.py::test_python_blocks_of_a_docs_page_run[guides/aggregates.md]",
+        "docs/test_docs.py::test_python_blocks_of_a_docs_page_run[guides/applications.md]",
+        "docs/test_docs.py::test_python_blocks_of_a_docs_page_run[guides/run-again.md]",
+        "docs/test_docs.py::test_python_blocks_of_a_docs_page_run[operate/hosted-spark.md]",
+        "docs/test_docs.py::test_python_blocks_of_a_docs_page_run[topologies/from-storm.md]",
+        "docs/test_docs.py::test_python_blocks_of_a_docs_page_run[topologies/spark.md]",
+        "docs/test_tour.py",
+        "spark/applications/test_access_logs.py::test_killed_and_restarted",
+        "spark/applications/test_applications.py::test_killed_application",
+        "spark/applications/test_direct_acks.py",
+        "spark/applications/test_kafka_words.py::test_demo",
+        "spark/applications/test_order_stream.py::test_order_stream_interrupted",
+        "spark/applications/test_sentences.py",
+        "spark/applications/test_word_count.py::test_failing_lines",
+        "spark/applications/test_word_count.py::test_word_count_in_sql",
+    ),
+    "The development stack as a whole. Its configuration and two of its profiles stay.": (
+        "stack/test_make_stack.py",
+        "stack/test_stack.py::test_kafka_of_the_stack",
+        "stack/test_stack.py::test_profile_starts_every_server_and_stops_every_process[cluster",
+        "stack/test_stack.py::test_profile_starts_every_server_and_stops_every_process[sentinel",
+    ),
+    "Benchmarks as programs. `make bench` runs them, too.": (
+        "benchmarks/test_benchmarks.py::test_benchmark_yields",
+        "benchmarks/test_spark_benchmarks.py",
+    ),
+    "Sinks tried with the real thing. Each is a cell of the matrix.": ("spark/sinks/test_targets.py",),
+    "Topologies on a cluster of processes. Workers, tasks, drivers and blocks that die stay, in one process.": (
+        "storm/turns/test_cluster.py",
+        "storm/turns/test_crashes.py::test_rows_that_a_killed_driver",
+    ),
+    "Topologies whose messages kill workers: another kind of source. Those of spouts stay.": (
+        "storm/turns/test_dataframe_spout.py::test_a_row_that_kills",
+        "storm/turns/test_faults.py::test_a_reliable_message_that_kills",
+        "storm/turns/test_faults.py::test_an_untracked_tuple_that_kills",
+        "storm/turns/test_state.py::test_the_search_for_a_message",
+    ),
+    "Storm's recorded scenarios that wait for ticks and timeouts, on Spark. In process all stay.": (
+        "storm/turns/test_vectors.py::test_facts_on_spark_are_storm_s[max_pending_1]",
+        "storm/turns/test_vectors.py::test_facts_on_spark_are_storm_s[reset_timeout]",
+        "storm/turns/test_vectors.py::test_facts_on_spark_are_storm_s[tick]",
+        "storm/turns/test_vectors.py::test_facts_on_spark_are_storm_s[timeout",
+        "storm/turns/test_vectors.py::test_facts_on_spark_are_storm_s[window_sliding",
+        "storm/turns/test_vectors.py::test_facts_on_spark_are_storm_s[window_tumbling",
+    ),
+    "Another value, store, or place of a fault that stays.": (
+        "client/test_broken_cluster.py::test_frozen_node_delays_only",
+        "docs/test_disaster.py::test_full_redis",
+        "docs/test_disaster.py::test_restored_snapshot",
+        "docs/test_disaster.py::test_snapshot_is_ignored",
+        "docs/test_upgrade.py::test_functions_of_old",
+        "docs/test_upgrade.py::test_newer_server_takes_over_by_replication[redis62",
+        "docs/test_upgrade.py::test_older_server",
+        "kafka/test_cut_logs.py",
+        "kafka/test_group_member.py::test_protocol_of_kafka_4",
+        "cli/test_topology.py::test_run_ends",
+        "cli/test_topology.py::test_second_ctrl_c",
+        "spark/emission/test_whole_output.py::test_poison_search",
+        "spark/emission/test_whole_output.py::test_whole_output_with_a_failing_writer_is_retried_entirely[99]",
+        "spark/operators/test_joins.py::test_join_keys_of_any_two_types_match_as_in_spark[not",
+        "spark/operators/test_operators.py::test_dataframe_members_without_effect",
+        "spark/proof/test_many_failures.py::test_a_million",
+        "spark/runs/test_retries.py::test_partition_abandoned_by_take_is_exact_when_written[False]",
+        "spark/runs/test_retries.py::test_workers_killed_around_a_shuffle_keep_outcomes_exact[self_join",
+        "spark/runtime/test_cluster.py::test_speculative_task_copies_in_a_stream",
+        "spark/sinks/test_sinks.py::test_flat_map_error_is_not_attributed_to_the_sink[write_partitions]",
+        "spark/sinks/test_sinks.py::test_raising_sink_ends_the_emission_or_fails_its_rows[raise-1-write_data_source]",
+        "spark/sources/test_replayed_messages.py::test_fetch_and_offset",
+        "spark/streaming/test_parking_location.py::test_full_parking_disk_is_waited_for[0000000001",
+        "spark/streaming/test_parking_location.py::test_missing_snapshot_is_refused[newest]",
+        "spark/streaming/test_parking_location.py::test_parking_written_by_hadoop",
+        "spark/streaming/test_streams.py::test_query_failing_repeatedly",
+        "spark/streaming/test_streams.py::test_tracked_batches_ends_quietly_in_either_close_order[acker]",
+        "spout/test_run.py::test_outage_of_other_service",
+        "storm/turns/test_batches.py::test_batches_and_windows_by_number_go_on_over_turns[LastThree]",
+        "storm/turns/test_batches.py::test_batches_and_windows_by_number_go_on_over_turns[Pairs]",
+        "storm/turns/test_batches.py::test_batches_that_always_raise",
+        "storm/turns/test_dataframe_spout.py::test_lines_of_text_files",
+        "storm/turns/test_dataframe_spout.py::test_rows_are_computed_for_their_ids_and_once_more_for_all_turns[kept",
+        "storm/turns/test_faults.py::test_lost_shuffle_files_and_bolts_that_arent_deterministic_cause_no_false_ack[sinks]",
+        "storm/turns/test_held.py::test_a_held_tuple_that_is_too_long",
+        "storm/turns/test_held.py::test_a_join_of_two_spouts_holds_tuples_over_turns[False]",
+        "storm/turns/test_held.py::test_a_tuple_that_is_too_long",
+    ),
+}  # fmt: skip
+"""Why they may be left out -> beginnings of their names below `tests/`."""
+
+NAMES = tuple(f"tests/{name}" for names in ELSEWHERE.values() for name in names)
+
+
+def is_elsewhere(name: str) -> bool:
+    """Return True if `make test` leaves a test to `make matrix`."""
+    return name.startswith(NAMES)
+
+
+def unknown(names: Iterator[str]) -> set[str]:
+    """Return the beginnings with which none of these tests begins."""
+    there = list(names)
+    return {one for one in NAMES if not any(name.startswith(one) for name in there)}
