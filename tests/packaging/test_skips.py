@@ -49,7 +49,9 @@ def test_bare_environment_has_documented_programs_only() -> None:
     ).stdout
     lines = shown.splitlines()
     assert [line.rpartition("/")[2] for line in lines if line.startswith("/")] == ["python3", "make"]
-    assert {line.partition("=")[0] for line in lines if "=" in line} <= {"HOME", "PATH", "PWD", "OLDPWD", "SHLVL", "_"}
+    assert {line.partition("=")[0] for line in lines if "=" in line} <= {
+        "HOME", "PATH", "PWD", "OLDPWD", "SHLVL", "TMPDIR", "_",
+    }  # fmt: skip
 
 
 def test_missing_broker_of_kafka_skips(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
