@@ -264,6 +264,7 @@ def main(stages: Sequence[Stage]) -> int:
     """Run the gate. Return its exit status."""
     adopt()
     folder = Path(tempfile.mkdtemp(prefix="gate-"))
+    folder.chmod(0o711)  # servers of another user have folders below it
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
     memory = Memory()
     memory.start()

@@ -401,6 +401,7 @@ class GroupMember:
         """Give up the records of a topic that is gone. If there is another one of this name, begin with it."""
         keys = [key for key in self._owned if key[0] == name]
         old = {self._owned[key].topic_id for key in keys}
+        self._asked = {}  # an answer from before may be about the old topic
         self._withdraw(keys)
         if topic is None:
             log.warning("topic deleted topic=%s", name)
