@@ -67,7 +67,7 @@ def cells() -> Iterator[tuple[str, str, tuple[str, ...]]]:
 def run(name: str, spark: str, arguments: tuple[str, ...], folder: Path) -> dict[str, Any]:
     """Run a cell. Return its result."""
     python = str(environments.python_of(spark))
-    environment = {**os.environ, "CI": "true", "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+    environment = {**os.environ, "ACKER_COMPILED": "1", "CI": "true", "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
     if "--connect" in arguments:
         environment["ACKER_CLIENT_PYTHON"] = str(environments.python_of(spark, "connect"))
     said = subprocess.run(

@@ -1,10 +1,10 @@
-"""Tests that `make chaos` has, because their neighbours stand for them."""
+"""Tests that `make chaos` or `make matrix` has, because others stand for them."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.support import repeats
+from tests.support import elsewhere, repeats
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -13,3 +13,25 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_a_repeated_test_exists(test: str) -> None:
     path, _, name = test.partition("::")
     assert f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")
+
+
+BEGINNINGS = (
+    *elsewhere.NAMES,
+    *(f"tests/{file}::test_{one}" for file, tests in elsewhere.STAY.items() for one in tests),
+)
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+def test_a_test_that_is_elsewhere_exists(beginning: str) -> None:
+    path, _, name = beginning.partition("::")
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert f"def {name.partition('[')[0]}" in text
+    assert not name.endswith("[") and ("[" not in name or "parametrize" in text)
+
+
+def test_elsewhere_is_a_choice_of_tests_by_the_beginning_of_their_names() -> None:
+    file, (first, *_) = next((file, tests) for file, tests in elsewhere.STAY.items() if tests)
+    assert not elsewhere.is_elsewhere(f"tests/{file}::test_{first}_and_more")
+    assert elsewhere.is_elsewhere(f"tests/{file}::test_of_another_name")
+    assert elsewhere.is_elsewhere(f"{elsewhere.NAMES[0]}_and_more")
+    assert not elsewhere.is_elsewhere("tests/lua/test_expire.py::test_of_any_name")

@@ -31,10 +31,24 @@ def _sessions(
     sessions.stop()
 
 
+COMPILED = (
+    "tests/model_based/", "tests/spark/emission/", "tests/spark/operators/", "tests/spark/proof/", "tests/spark/sinks/",
+    "tests/spark/test_tracker",
+)  # fmt: skip
+"""Tests for which Spark compiles whole stages, as it does by default. For rows as few as those of the tests, compiling takes a
+quarter of their CPU time. `make matrix` sets ACKER_COMPILED, and Spark compiles for all tests."""
+
+
 @pytest.fixture
-def spark(_sessions: "Sessions | ConnectSessions") -> "SparkSession":
+def spark(request: pytest.FixtureRequest, _sessions: "Sessions | ConnectSessions") -> "SparkSession":
     """The same for all tests, but behind one that lost its shuffle files. With `--connect`, a session of Spark Connect."""
-    return _sessions.live()
+    from acker_redis.spark.runtime.sessions import is_connect
+
+    session = _sessions.live()
+    if not is_connect(session) and "ACKER_COMPILED" not in os.environ:
+        is_compiled = request.node.nodeid.startswith(COMPILED)
+        session.conf.set("spark.sql.codegen.wholeStage", str(is_compiled).lower())
+    return session
 
 
 @pytest.fixture
