@@ -97,7 +97,7 @@ class OperatorBrokenError(AckerError):
 
 
 class NotAcceptedError(AckerError):
-    """An output that is written as a whole was not written: a message failed in each emission, or no message was left.
+    """An output was not written as a whole: a message failed in each emission, or too many are dead letters.
 
     No message was acked. Fix the last cause, which the text names, or check the dead letters. Then run it
     again.

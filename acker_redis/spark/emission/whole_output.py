@@ -1,9 +1,11 @@
 """Output written as a whole, by an emission of all remaining messages in which nothing failed."""
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from pyspark.sql import SparkSession
@@ -20,6 +22,9 @@ from acker_redis.spout.spout import Spout
 
 log = logging.getLogger("acker_redis.spark")
 
+DEFAULT_SHARE = 0.5
+"""Share of messages that may be dead letters if the user sets no limit. More is a mistake in the program or its input."""
+
 EXTRA_EMISSIONS = 2
 """Emissions that may be refused beyond a message's attempts: one finds the failing messages, one is spare."""
 
@@ -30,12 +35,16 @@ class WholeOutput:
 
     Attributes:
         spout: spout of the run.
+        messages: number of messages of the source.
+        max_dead_letters: largest number of dead letters, or as a float their share of all messages. None: `DEFAULT_SHARE`.
         written: whether the output was written. Later emissions have messages whose acks were lost, and only ack them.
         refused: number of emissions of all remaining messages that were refused, without outages.
         begun: whether a sink has started to write.
     """
 
     spout: Spout
+    messages: int
+    max_dead_letters: float | None = None
     written: bool = False
     refused: int = 0
     begun: bool = False
@@ -111,31 +120,44 @@ class WholeOutput:
         roots.complete([])
         return None
 
-    def check_some_left(self) -> None:
-        """Check that some message is not a dead letter. A source without messages passes.
+    def check_dead_letters(self) -> None:
+        """Check that not too many messages are dead letters, once all outcomes of an emission have arrived.
 
-        A mistake such as a wrong schema must not replace the output with nothing.
+        Call it after each poll, so that it comes before the next emission. Letters are stored then.
+
+        A mistake such as a wrong schema, or a broken input, must not replace the output with a few rows.
 
         Raises:
-            NotAcceptedError: every message is a dead letter.
+            NotAcceptedError: every message is a dead letter, or more than `max_dead_letters`.
         """
-        if lost := self.spout.counts.dead_lettered:
+        dead, share = self.spout.counts.dead_lettered, self.max_dead_letters
+        if not dead or self.written or self.spout.pending:
+            return
+        advice = f"{self._state} Inspect the dead letters, fix their cause, and run again"
+        if dead == self.messages:
+            raise NotAcceptedError(f"All {dead:,} messages are dead letters, so the output would be empty. {advice}.")
+        share = DEFAULT_SHARE if share is None else share
+        # a float times a number may be just below an integer
+        most = share if isinstance(share, int) else math.floor(Fraction(str(float(share))) * self.messages)
+        if dead > most:
             raise NotAcceptedError(
-                f"All {lost:,} messages are dead letters, so the output would be empty. Nothing was written, and output of "
-                "an earlier run was kept. Inspect the dead letters, fix their cause, and run again."
+                f"{dead:,} of {self.messages:,} messages are dead letters, but max_dead_letters={share} accepts {most:,}, so "
+                f"the output would lack too many rows. {advice}, or set max_dead_letters to accept them."
             )
+
+    @property
+    def _state(self) -> str:
+        """Sentence about what the run has written."""
+        if not self.begun:
+            return "Nothing was written, and output of an earlier run was kept."
+        return "The first sinks of the pipeline may have been written, so run it again to write all of them."
 
     def _refuse(self, cause: str) -> None:
         self.refused += 1
         if self.refused >= self.limit:
-            state = (
-                "The first sinks of the pipeline may have been written, so run it again to write all of them."
-                if self.begun
-                else "Nothing was written."
-            )
             raise NotAcceptedError(
                 f"The output could not be written as a whole, because each of {self.refused} emissions of all remaining "
-                f"messages failed. Nothing was acked. {state} Look for an intermittent failure. Last cause: {cause}"
+                f"messages failed. Nothing was acked. {self._state} Look for an intermittent failure. Last cause: {cause}"
             )
 
 

@@ -24,6 +24,7 @@ from acker_redis.spark.runs.options import (
     MessageIds,
     ReplayFrom,
     RunSettings,
+    check_max_dead_letters,
     check_messages,
     message_ids,
     replay_from,
@@ -57,6 +58,7 @@ def run_tracked(
     replay: ReplayFrom | None = None,
     retry: RetryPolicy | None = None,
     output: Output = "by_message",
+    max_dead_letters: float | None = None,
     stop_if_all_fail: bool = True,
     dead_letter_bytes: int = 0,
     max_spout_pending: int | None = None,
@@ -98,8 +100,11 @@ def run_tracked(
             is made of all acked messages and replaces the previous one, so sinks overwrite. Nothing is written before
             every frame of an emission is computed and proven without a failure. Failed messages are retried alone until
             each succeeds or is a dead letter, then the whole is written. If there were messages and all are dead letters,
-            nothing is written. `whole` can't be combined with progress of offsets, `max_spout_pending`, export, or a
-            `replay` from elsewhere than the source.
+            or more than `max_dead_letters`, nothing is written. `whole` can't be combined with progress of offsets,
+            `max_spout_pending`, export, or a `replay` from elsewhere than the source.
+        max_dead_letters: largest number of dead letters with which an output `whole` is written, as an int; or their share
+            of all messages, as a float from 0.0 to below 1.0. The run ends with `NotAcceptedError` once there are more.
+            None: half of the messages. Only for `whole`.
         stop_if_all_fail: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
             pipeline doesn't declare, in an operator that has processed none. False: such exceptions count as attempts from
             the first one, as they do if the source has fewer than 20 messages.
@@ -128,8 +133,8 @@ def run_tracked(
             dropped or copied by other means than the tracker's operators. Nothing was acked.
         OperatorBrokenError: see `stop_if_all_fail`. Nothing was dead-lettered because of it.
         NotAcceptedError: with output `whole`, each of `max_attempts + 2` emissions of all remaining messages had a failure,
-            or every message is a dead letter, so the output would be empty. Nothing was acked. The previous output is
-            still there, unless a writer has broken it.
+            or every message or more than `max_dead_letters` are dead letters, so the output would be empty or lack most
+            rows. Nothing was acked. The previous output is still there, unless a writer has broken it.
         AckerError: same as `run_spout`. The library's own errors keep their type if a Python worker raised them.
         Exception: the pipeline function raised it in the driver. The run ends at once, and no message loses an attempt.
             Connection and timeout errors don't end the run: it waits for their end for up to ten minutes.
@@ -142,7 +147,7 @@ def run_tracked(
     notify = None if on_messages_done is None else with_retries(on_messages_done, "on_messages_done")
     return run_dataframe(
         messages, pipeline, settings, message_ids("run_tracked", ids), replay_from("run_tracked", replay), run_id, output,
-        None if notify is None else lambda done, _: notify(done), progress, learns_ids=True,
+        None if notify is None else lambda done, _: notify(done), progress, max_dead_letters, learns_ids=True,
     )  # fmt: skip
 
 
@@ -156,6 +161,7 @@ def run_dataframe(
     output: Output,
     on_done: Callable[[Int64Array, Spout], object] | None,
     progress: OnProgress | None,
+    max_dead_letters: float | None = None,
     *,
     learns_ids: bool = False,
 ) -> RunResult:
@@ -168,6 +174,7 @@ def run_dataframe(
     acker, offsets, letter_bytes = settings.acker, ids.progress, settings.dead_letter_bytes
     check_messages(messages)
     check_output(output)
+    check_max_dead_letters(max_dead_letters, output)
     if output == "whole":
         _check_whole(ids, replay, settings)
     arguments.check_column_names(messages.columns, "run_tracked")
@@ -206,7 +213,7 @@ def run_dataframe(
         evidence = OperatorEvidence(everything_counts=not settings.stop_if_all_fail)
         if not spout.state.unread:
             evidence.expect(spout.state.fresh)
-        whole_output = WholeOutput(spout) if output == "whole" else None
+        whole_output = WholeOutput(spout, spout.state.fresh, max_dead_letters) if output == "whole" else None
         spout.state.one_by_one = whole_output is not None
         runner = EmissionRunner(
             spout,
@@ -230,6 +237,8 @@ def run_dataframe(
                 spout.exhaust(source.missing.get())
             if progress is not None:
                 progress(progress_of(spout, is_emitting=is_emitting))
+            if whole_output is not None:
+                whole_output.check_dead_letters()
 
         def emit_nothing() -> None:  # an empty source still runs the pipeline, which must be correct
             with noting_error(acker, spout.lane, run_id, settings.spout_id):
@@ -238,9 +247,6 @@ def run_dataframe(
         if not (spout.state.unread or spout.state.fresh) and whole_output is None:
             emit_nothing()
         run_spout(spout, inheritable_thread_target(spark)(emit), between)
-        if whole_output is not None and not whole_output.written:
-            with noting_error(acker, spout.lane, run_id, settings.spout_id):
-                whole_output.check_some_left()
         while whole_output is not None and not whole_output.written:  # there was no message
             if whole_output.refused:
                 time.sleep(whole_output.delay_secs)

@@ -340,6 +340,27 @@ def check_dead_letter_bytes(longest: object) -> None:
         )
 
 
+def check_max_dead_letters(most: object, output: str) -> None:
+    """Check the option `max_dead_letters`.
+
+    Raises:
+        BadConfigError: it is neither None, a number of messages nor a share of them; or the output is not a whole.
+    """
+    if most is None:
+        return
+    is_number = isinstance(most, int) and not isinstance(most, bool) and most >= 0
+    if not is_number and not (isinstance(most, float) and 0 <= most < 1):
+        raise BadConfigError(
+            f"max_dead_letters={most!r} is neither a number nor a share of messages. Use an integer of 0 or more, or a float "
+            "from 0.0 to below 1.0, such as 0.01."
+        )
+    if output != "whole":
+        raise BadConfigError(
+            f"max_dead_letters={most!r} has no effect with output={output!r}. Other messages are written before one becomes a "
+            'dead letter. Check result.counts.dead_lettered, or use output="whole".'
+        )
+
+
 def message_ids(call: str, ids: object) -> MessageIds:
     """Convert the option `ids`.
 

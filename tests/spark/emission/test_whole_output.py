@@ -161,6 +161,81 @@ def test_whole_output_with_a_wrong_schema_keeps_existing_output(case: MakeCase, 
     assert run.written() == [(9,)]
 
 
+def test_whole_output_of_mostly_unreadable_lines_keeps_existing_output(case: MakeCase, tmp_path: Path) -> None:
+    """The run ends with an error, so that a job that checks nothing else doesn't exit with 0."""
+    run = case(n=1)
+    run.spark.createDataFrame([(9,)], IDS).write.parquet(run.out)
+    (tmp_path / "in").mkdir()
+    lines = [f'{{"id": {n}}}' if n % 100 == 7 else '{"id": ' for n in range(200)]
+    (tmp_path / "in" / "a.json").write_text("\n".join(lines))
+    orders = read_files(run.spark, str(tmp_path / "in"), "json", IDS)
+
+    def pipeline(tracker: Tracker, rows: DataFrame) -> None:
+        tracker.write(rows, over(run))
+
+    with pytest.raises(NotAcceptedError) as caught:
+        run_tracked(orders, pipeline, acker=run.acker, output="whole")
+    assert "198 of 200 messages are dead letters" in str(caught.value)
+    assert "max_dead_letters=0.5 accepts 100" in str(caught.value)
+    assert "Nothing was written" in str(caught.value)
+    assert run.written() == [(9,)]
+    assert run.acker.dead_letters.count() == 198
+
+
+@pytest.mark.parametrize(
+    ("limit", "bad", "is_accepted"),
+    [
+        ({}, 20, True),
+        ({}, 21, False),
+        ({"max_dead_letters": 3}, 3, True),
+        ({"max_dead_letters": 3}, 4, False),
+        ({"max_dead_letters": 0}, 1, False),
+        ({"max_dead_letters": 40}, 39, True),
+        ({"max_dead_letters": 0.0}, 1, False),
+        ({"max_dead_letters": 0.1}, 4, True),
+        ({"max_dead_letters": 0.1}, 5, False),
+    ],
+)
+def test_whole_output_accepts_as_many_dead_letters_as_the_limit(
+    case: MakeCase, limit: dict[str, Any], bad: int, is_accepted: bool
+) -> None:
+    run = case(n=40)
+    yesterday(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        good = tracker.fail_where(messages, f"id < {bad}", "bad", retry=False)
+        tracker.write(sums(tracker, good), over(run))
+
+    ended = whole(run, pipeline, **limit)
+    assert len(ended.letters) == bad
+    if is_accepted:
+        assert ended.error is None
+        assert sum(total for _, total in run.written()) == sum(range(bad, 40))
+        return
+    assert type(ended.error) is NotAcceptedError
+    assert f"{bad} of 40 messages are dead letters" in str(ended.error)
+    assert (ended.acked, run.written()) == (set(), [(9, 9)])
+
+
+def test_limit_of_dead_letters_of_output_by_message_is_refused(case: MakeCase) -> None:
+    run = case(n=4)
+    told = run.refused(lambda tracker, messages: None, BadConfigError, max_dead_letters=2)
+    assert "max_dead_letters=2 has no effect with output='by_message'" in told
+
+
+def test_whole_output_with_too_many_dead_letters_ends_without_further_attempts(case: MakeCase) -> None:
+    run = case(n=40)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        good = tracker.fail_where(messages, "id < 30", "bad", retry=False)
+        good = tracker.fail_where(good, "id = 35", "not yet")
+        tracker.write(sums(tracker, good), over(run))
+
+    ended = whole(run, pipeline, attempts=5)
+    assert type(ended.error) is NotAcceptedError
+    assert (ended.emissions, len(ended.letters)) == (1, 30)
+
+
 def test_group_failing_only_in_whole_output_makes_dead_letters(case: MakeCase) -> None:
     run = case(n=40)
 

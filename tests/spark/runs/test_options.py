@@ -8,7 +8,14 @@ import pytest
 
 from acker_redis import BadConfigError, OffsetFile, RetryPolicy
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
-from acker_redis.spark.runs.options import MessageIds, ReplayFrom, message_ids, replay_from, run_settings
+from acker_redis.spark.runs.options import (
+    MessageIds,
+    ReplayFrom,
+    check_max_dead_letters,
+    message_ids,
+    replay_from,
+    run_settings,
+)
 from acker_redis.spark.runs.run_result import Progress, RunResult, progress_of, result_of
 from acker_redis.spout.spout import Spout
 from acker_redis.testing import fake_acker
@@ -102,6 +109,17 @@ def test_fetch_is_a_function() -> None:
     for make in (ReplayFrom.fetch, lambda given: ReplayFrom.redis(max_bytes=1, else_fetch=given)):
         with pytest.raises(BadConfigError, match=r"='orders' is not callable\. Pass a function of message ids"):
             make(wrong)
+
+
+@pytest.mark.parametrize("limit", [0, 7, 0.0, 0.25, None])
+def test_limit_of_dead_letters_is_a_number_or_a_share(limit: Any) -> None:
+    check_max_dead_letters(limit, "whole")
+
+
+@pytest.mark.parametrize("wrong", [-1, -0.1, 1.0, 1.5, float("nan"), float("inf"), True, "1%"])
+def test_other_limits_of_dead_letters_are_refused(wrong: Any) -> None:
+    with pytest.raises(BadConfigError, match=r"max_dead_letters=.* is neither a number nor a share of messages\. Use "):
+        check_max_dead_letters(wrong, "whole")
 
 
 def test_progress_tells_of_messages_in_flight_and_queued() -> None:
