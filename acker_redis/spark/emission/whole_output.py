@@ -4,15 +4,15 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
 from pyspark.sql import SparkSession
 
-from acker_redis.errors import NotAcceptedError, NotProvenError, OutageError, ServerUnavailableError
+from acker_redis.errors import AckerError, NotAcceptedError, NotProvenError, OutageError, ServerUnavailableError
 from acker_redis.spark.emission.roots import EmissionRoots
-from acker_redis.spark.proof.blame import Blame, blame_of, line_of
+from acker_redis.spark.proof.blame import Blame, blame_of, is_mistake, line_of
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.runtime.worker_errors import acker_error_in
 from acker_redis.spark.sinks.output_modes import Outputs
@@ -39,7 +39,8 @@ class WholeOutput:
         max_dead_letters: largest number of dead letters, or as a float their share of all messages. None: `DEFAULT_SHARE`.
         written: whether the output was written. Later emissions have messages whose acks were lost, and only ack them.
         refused: number of emissions of all remaining messages that were refused, without outages.
-        begun: whether a sink has started to write.
+        begun: sinks that have started to write -> their texts.
+        replaced: those of them that have written all their rows, in this emission or an earlier one.
     """
 
     spout: Spout
@@ -47,7 +48,8 @@ class WholeOutput:
     max_dead_letters: float | None = None
     written: bool = False
     refused: int = 0
-    begun: bool = False
+    begun: dict[str, str] = field(default_factory=dict)
+    replaced: dict[str, str] = field(default_factory=dict)
 
     @property
     def limit(self) -> int:
@@ -100,13 +102,22 @@ class WholeOutput:
                 self._refuse(_cause_of(failed))
             roots.release(failed)
             return None
+        writing = ""
         try:
-            self.begun = True
-            outputs.write()
+            outputs.check()
+            for sink in outputs.late:
+                writing = sink.name
+                self.begun[writing] = sink.text
+                sink.write()
+                self.replaced[writing] = sink.text
         except Exception as exc:
             # No search for a poison message: the output is made of all messages.
             blame = blame_of(exc, proof.session, proof.job_tag)
-            if not (blame.in_a_job or isinstance(acker_error_in(exc), NotProvenError)):
+            is_retried = blame.in_a_job or isinstance(acker_error_in(exc), NotProvenError)
+            if blame is Blame.PIPELINE and self.begun.keys() - {writing}:
+                # Outputs of two runs would be left beside each other.
+                is_retried |= not is_mistake(exc, proof.session)
+            if not is_retried:
                 raise
             cause = line_of(exc)
             if blame is Blame.OUTAGE_IN_A_JOB:
@@ -145,12 +156,30 @@ class WholeOutput:
                 f"the output would lack too many rows. {advice}, or set max_dead_letters to accept them."
             )
 
+    @contextmanager
+    def naming_sinks(self) -> Iterator[None]:
+        """Add the sinks that have written to an error that ends the run and doesn't name them."""
+        try:
+            yield
+        except Exception as exc:
+            if self.begun and not self.written and self._state not in str(exc):
+                if isinstance(exc, AckerError):
+                    exc.args = (f"{exc} {self._state}",)
+                else:
+                    exc.add_note(self._state)
+            raise
+
     @property
     def _state(self) -> str:
-        """Sentence about what the run has written."""
+        """Sentences about what the run has written."""
         if not self.begun:
             return "Nothing was written, and output of an earlier run was kept."
-        return "The first sinks of the pipeline may have been written, so run it again to write all of them."
+        incomplete = [text for name, text in self.begun.items() if name not in self.replaced]
+        return (
+            (f"Already replaced in this run: {', '.join(self.replaced.values())}. " if self.replaced else "")
+            + (f"Possibly incomplete: {', '.join(incomplete)}. " if incomplete else "")
+            + "Run it again to write all sinks."
+        )
 
     def _refuse(self, cause: str) -> None:
         self.refused += 1

@@ -16,9 +16,10 @@ from pyspark.sql import SparkSession
 
 from acker_redis.client.backoff import describes_outage, is_outage
 from acker_redis.errors import AckerError
+from acker_redis.model.interrupts import interrupt_behind
 from acker_redis.spark.runtime.jvm import java_errors
 from acker_redis.spark.runtime.sessions import is_connect
-from acker_redis.spark.runtime.worker_errors import broke_in_a_job, chain_of, is_of_java, text_of
+from acker_redis.spark.runtime.worker_errors import acker_error_in, broke_in_a_job, chain_of, is_of_java, text_of
 from acker_redis.spark.worker.failures import Reason, reason_of
 
 _BUS_MS = 60_000
@@ -76,6 +77,16 @@ def blame_of(error: Exception, session: SparkSession, tag: str) -> Blame:
     if isinstance(error, _MISTAKES) or is_gone(session):
         return Blame.PIPELINE
     return Blame.OUTAGE if any(map(_is_outage, chain_of(error, explicit=True))) else Blame.PIPELINE
+
+
+def is_mistake(error: Exception, session: SparkSession) -> bool:
+    """Return True if an error that the driver raised while a sink wrote would occur again.
+
+    It is a mistake in the program, an error of this library, or an interrupt, or Spark has stopped.
+    """
+    if isinstance(error, (*_MISTAKES, AnalysisException)) or acker_error_in(error) is not None:
+        return True
+    return interrupt_behind(error) is not None or is_gone(session)
 
 
 def failed_in_a_job(error: Exception, session: SparkSession, tag: str) -> bool:

@@ -137,7 +137,9 @@ def run_tracked(
             rows. Nothing was acked. The previous output is still there, unless a writer has broken it.
         AckerError: same as `run_spout`. The library's own errors keep their type if a Python worker raised them.
         Exception: the pipeline function raised it in the driver. The run ends at once, and no message loses an attempt.
-            Connection and timeout errors don't end the run: it waits for their end for up to ten minutes.
+            Connection and timeout errors don't end the run: it waits for their end for up to ten minutes. With output
+            `whole`, another error of a sink is retried with the whole if another sink has begun to write. Mistakes, such as
+            a NameError or an AnalysisException, end the run all the same.
     """
     settings = run_settings(
         "run_tracked", pipeline, acker=acker, executor_url=executor_url, spout_id=spout_id, retry=retry,
@@ -246,11 +248,12 @@ def run_dataframe(
 
         if not (spout.state.unread or spout.state.fresh) and whole_output is None:
             emit_nothing()
-        run_spout(spout, inheritable_thread_target(spark)(emit), between)
-        while whole_output is not None and not whole_output.written:  # there was no message
-            if whole_output.refused:
-                time.sleep(whole_output.delay_secs)
-            emit_nothing()
+        with nullcontext() if whole_output is None else whole_output.naming_sinks():
+            run_spout(spout, inheritable_thread_target(spark)(emit), between)
+            while whole_output is not None and not whole_output.written:  # there was no message
+                if whole_output.refused:
+                    time.sleep(whole_output.delay_secs)
+                emit_nothing()
         return result_of(spout, time.monotonic() - started, completed.end())
 
 

@@ -7,7 +7,7 @@ run only when every remaining message has come through: its output is a whole.
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, wraps
 from inspect import BoundArguments, signature
@@ -42,6 +42,9 @@ TABLE_WRITES = {
 """Methods of a DataFrameWriterV2 that write -> the mode that they write in."""
 
 _CREATING = ("create", "createOrReplace", "replace")
+
+_TARGETS = ("path", "name", "tableName", "table", "dbtable")
+"""Arguments and options that name what a writer writes to."""
 
 _TEXTS = Repr()
 """Formats arguments, shortened."""
@@ -329,6 +332,32 @@ def guarded_table_writer(rows: DataFrame, table: str, writes: AllowedWrites) -> 
     return guarded
 
 
+def targets_of(calls: Sequence[Call]) -> list[str]:
+    """Return paths and tables that calls of a writer write to, as texts. Those in other options are left out."""
+    found, options = list[str](), dict[str, str]()
+    for call in calls:
+        if call.method == "option":
+            options[call.texts["key"].strip("'")] = call.texts["value"]
+        elif call.writes:
+            texts = {**options, **call.texts}
+            found += [texts[name] for name in _TARGETS if name in texts][:1]
+    return found
+
+
+class LateSink(NamedTuple):
+    """A sink that has kept its rows, and writes them when all others have, too.
+
+    Attributes:
+        name: name of the sink.
+        write: function that writes its rows.
+        text: name of the sink for people, with its targets if they are known.
+    """
+
+    name: str
+    write: Callable[[], object]
+    text: str
+
+
 @dataclass
 class Outputs:
     """The sinks of one emission.
@@ -337,13 +366,14 @@ class Outputs:
         output: scope of the output.
         only_checked: whether nothing is written at all.
         counts: sink -> number of rows that it would have written, if nothing is written.
+        late: sinks that have kept their rows, in the order in which they write.
     """
 
     output: Output = "by_message"
     only_checked: bool = False
     counts: dict[str, int] = field(default_factory=dict)
+    late: "list[LateSink]" = field(default_factory=list)
     _checks: list[Callable[[], object]] = field(default_factory=list)
-    _waiting: list[Callable[[], object]] = field(default_factory=list)
     _kept: list[DataFrame] = field(default_factory=list)
 
     @property
@@ -379,18 +409,18 @@ class Outputs:
         self._kept.append(rows)
         return rows
 
-    def write_later(self, write: Callable[[], object]) -> None:
-        """Register a function for `write` to call."""
-        self._waiting.append(write)
+    def write_later(self, sink: str, write: Callable[[], object], targets: Sequence[str] = ()) -> None:
+        """Register a sink that has kept its rows, with the function that writes them."""
+        self.late.append(LateSink(sink, write, f"{sink!r} ({', '.join(targets)})" if targets else repr(sink)))
 
     def check_before_writing(self, check: Callable[[], object]) -> None:
-        """Register a function for `write` to call before anything is written."""
+        """Register a function for `check` to call."""
         self._checks.append(check)
 
-    def write(self) -> None:
-        """Run the checks, then the sinks that wait, in order."""
-        for run in (*self._checks, *self._waiting):
-            run()
+    def check(self) -> None:
+        """Run the checks that come before anything is written."""
+        for check in self._checks:
+            check()
 
     def release(self) -> None:
         """Drop the kept rows."""
@@ -402,7 +432,7 @@ class Outputs:
             except java_errors():
                 log.debug("kept rows not released, Spark will drop them", exc_info=True)
         self._kept.clear()
-        self._waiting.clear()
+        self.late.clear()
         self._checks.clear()
 
     def refuse_on_error(self, on_error: str, sink: str) -> None:

@@ -48,7 +48,7 @@ def write_partitions(
         return consume(sink, write, on_error, no_retry)()
     sink = sink.with_kept_rows()
     sink.finish()
-    outputs.write_later(consume(sink, write, on_error, no_retry))
+    outputs.write_later(sink.node.name, consume(sink, write, on_error, no_retry))
     return sink.count
 
 

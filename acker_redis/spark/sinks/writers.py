@@ -1,6 +1,6 @@
 """Sinks that use Spark's own means: writers, functions of a DataFrame, Python data sources."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,13 @@ from acker_redis.spark.runtime import frames
 from acker_redis.spark.runtime.jobs import jobs_started
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.captured_variables import CapturedVariables
-from acker_redis.spark.sinks.output_modes import AllowedWrites, Outputs, guarded_table_writer, guarded_writer
+from acker_redis.spark.sinks.output_modes import (
+    AllowedWrites,
+    Outputs,
+    guarded_table_writer,
+    guarded_writer,
+    targets_of,
+)
 from acker_redis.spark.sinks.sink import Sink
 from acker_redis.spark.worker.data_source import consuming
 from acker_redis.spark.worker.failures import OnError, Reason, failure_of
@@ -67,8 +73,9 @@ def write_table(
         return guarded_table_writer(rows, table, writes)
 
     _write_guarded(
-        proof, outputs, tracked, "write_table", make_writer, write, on_error, name, may_overwrite=allow_overwrite
-    )
+        proof, outputs, tracked, "write_table", make_writer, write, on_error, name, may_overwrite=allow_overwrite,
+        targets=[repr(table)],
+    )  # fmt: skip
 
 
 def _write_guarded(
@@ -82,6 +89,7 @@ def _write_guarded(
     name: str | None,
     *,
     may_overwrite: bool,
+    targets: Sequence[str] = (),
 ) -> None:
     arguments.check_on_error(on_error, kind)
     outputs.refuse_on_error(on_error, kind)
@@ -95,7 +103,7 @@ def _write_guarded(
         writes.check_all_made()
         writes.check_any_writes()
 
-    _run(sink, write_checked, on_error)
+    _run(sink, write_checked, on_error, targets or targets_of(writes.expected or ()))
 
 
 def write_dataframe(
@@ -116,7 +124,7 @@ def write_dataframe(
     sink = sink.with_kept_rows()
     if outputs.waits:
         sink.finish()
-        outputs.write_later(partial(_call, sink, write, "raise"))
+        outputs.write_later(sink.node.name, partial(_call, sink, write, "raise"))
     elif _call(sink, write, on_error):
         sink.finish()
 
@@ -183,13 +191,13 @@ def write_data_source(
     _run(sink, save, on_error)
 
 
-def _run(sink: Sink, write: Callable[[DataFrame], object], on_error: OnError) -> None:
+def _run(sink: Sink, write: Callable[[DataFrame], object], on_error: OnError, targets: Sequence[str] = ()) -> None:
     if not sink.outputs.waits:
         _run_now(sink, write, on_error)
         return
     sink = sink.with_kept_rows()
     sink.finish()
-    sink.outputs.write_later(partial(_run_now, sink, write, "raise"))
+    sink.outputs.write_later(sink.node.name, partial(_run_now, sink, write, "raise"), targets)
 
 
 def _run_now(sink: Sink, write: Callable[[DataFrame], object], on_error: OnError) -> None:

@@ -5,17 +5,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage
 
-from acker_redis import BadConfigError, NotAcceptedError, PipelineError, RowFailedError
+from acker_redis import AckerError, BadConfigError, NotAcceptedError, PipelineError, RowFailedError
 from acker_redis.spark import MessageIds, Pipeline, ReplayFrom, Tracker, read_dead_letters, read_files, run_tracked
 from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spout.offset_file import OffsetFile
@@ -277,6 +278,139 @@ def test_whole_output_with_a_failing_writer_is_retried_entirely(case: MakeCase, 
     assert "the store is away" in str(ended.error)
     assert (len(tried), ended.acked, ended.letters) == (5, set(), {})
     assert run.written(name="second") == [(9, 9)]
+
+
+class DatabaseError(Exception):
+    """An error of a database driver's own, which tells nothing by its type."""
+
+
+def into_two(run: Case, second: Callable[[DataFrame], object]) -> Pipeline:
+    """Write sums with Spark's writer, then with a function."""
+    yesterday(run, "first")
+    yesterday(run, "second")
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = sums(tracker, messages)
+        tracker.write(rows, over(run, "first"))
+        tracker.write_dataframe(rows, second, name="database")
+
+    return pipeline
+
+
+def into_second(run: Case, errors: Sequence[Exception], tried: list[int]) -> Callable[[DataFrame], object]:
+    """A function that writes once it has raised these errors."""
+
+    def write(rows: DataFrame) -> None:
+        tried.append(1)
+        if len(tried) <= len(errors):
+            raise errors[len(tried) - 1]
+        rows.write.mode("overwrite").parquet(str(run.folder / "second"))
+
+    return write
+
+
+@pytest.mark.parametrize("error", [OSError("the disk"), DatabaseError("deadlocked"), ValueError("bad reply")])
+def test_driver_error_of_a_second_writer_is_retried_entirely(case: MakeCase, error: Exception) -> None:
+    """The first table is of today already, so yesterday's second must not be what is left."""
+    run, tried = case(n=40), list[int]()
+    ended = whole(run, into_two(run, into_second(run, [error], tried)), attempts=1)
+    assert ended.error is None
+    assert (len(tried), ended.letters) == (2, {})
+    assert sorted(run.written(name="first")) == sorted(run.written(name="second")) == SUMS
+
+
+def test_lasting_driver_error_of_a_second_writer_names_replaced_tables(case: MakeCase) -> None:
+    run, tried = case(n=40), list[int]()
+    ended = whole(run, into_two(run, into_second(run, [OSError("the disk")] * 99, tried)))
+    assert type(ended.error) is NotAcceptedError
+    assert f"Already replaced in this run: 'write' ('{run.folder / 'first'}')." in str(ended.error)
+    assert "Possibly incomplete: 'database'." in str(ended.error)
+    assert "Last cause: OSError: the disk" in str(ended.error)
+    assert (len(tried), ended.acked, ended.letters) == (5, set(), {})
+    assert "Already replaced" in run.acker.admin.ends()[0].error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyError("price"), TypeError("None"), NameError("rows"), ImportError("driver"), PipelineError("no column")],
+)
+def test_mistake_of_a_second_writer_ends_the_run_at_once(case: MakeCase, error: Exception) -> None:
+    run, tried = case(n=40), list[int]()
+    ended = whole(run, into_two(run, into_second(run, [error], tried)))
+    assert type(ended.error) is type(error)
+    assert (len(tried), ended.emissions, ended.acked, ended.letters) == (1, 1, set(), {})
+    told = " ".join([str(ended.error), *getattr(ended.error, "__notes__", [])])
+    assert f"Already replaced in this run: 'write' ('{run.folder / 'first'}')." in told
+
+
+def test_missing_table_of_a_second_writer_ends_the_run_at_once(case: MakeCase) -> None:
+    run, tried = case(n=40), list[int]()
+
+    def second(rows: DataFrame) -> None:
+        tried.append(1)
+        rows.sparkSession.table("no_such_table").count()
+
+    ended = whole(run, into_two(run, second))
+    assert isinstance(ended.error, AnalysisException)
+    assert len(tried) == 1
+
+
+def test_error_of_a_second_writer_after_spark_stopped_ends_the_run_at_once(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, tried = case(n=40), list[int]()
+
+    def second(rows: DataFrame) -> None:
+        tried.append(1)
+        monkeypatch.setattr("acker_redis.spark.proof.blame.is_gone", lambda session: True)
+        raise DatabaseError("closed")
+
+    ended = whole(run, into_two(run, second))
+    assert isinstance(ended.error, DatabaseError)
+    assert len(tried) == 1
+
+
+def test_driver_error_of_a_first_writer_ends_the_run_at_once(case: MakeCase) -> None:
+    run, tried = case(n=40), list[int]()
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write_dataframe(sums(tracker, messages), into_second(run, [OSError("the disk")], tried))
+        tracker.write(sums(tracker, messages), over(run, "first"))
+
+    ended = whole(run, pipeline)
+    assert isinstance(ended.error, OSError)
+    assert (len(tried), run.written(name="first")) == (1, [])
+
+
+def test_driver_error_of_a_first_writer_is_retried_after_another_has_written(case: MakeCase) -> None:
+    run, tried, first = case(n=40), list[int](), list[int]()
+
+    def fails_at_second_try(rows: DataFrame) -> None:
+        first.append(1)
+        if len(first) == 2:
+            raise OSError("the disk")
+        rows.write.mode("overwrite").parquet(str(run.folder / "first"))
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = sums(tracker, messages)
+        tracker.write_dataframe(rows, fails_at_second_try)
+        tracker.write_dataframe(rows, into_second(run, [OSError("the disk")], tried))
+
+    ended = whole(run, pipeline)
+    assert ended.error is None
+    assert (len(first), len(tried)) == (3, 2)
+    assert sorted(run.written(name="first")) == sorted(run.written(name="second")) == SUMS
+
+
+def test_outage_of_a_second_writer_that_lasts_names_replaced_tables(
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("acker_redis.spout.emitter._OUTAGE_SECS", -1.0)
+    run, tried = case(n=40), list[int]()
+    ended = whole(run, into_two(run, into_second(run, [ConnectionRefusedError("store:5432")] * 99, tried)))
+    assert type(ended.error) is AckerError
+    assert "store:5432" in str(ended.error)
+    assert f"Already replaced in this run: 'write' ('{run.folder / 'first'}')." in str(ended.error)
 
 
 @pytest.mark.usefixtures("one_attempt")
