@@ -159,7 +159,7 @@ def _printed(letters: Iterable[DeadLetter | DamagedLetter], as_json: bool) -> li
         if as_json:
             output.json_line(values)
         else:
-            output.fields(values, "")
+            output.fields({name: value for name, value in values.items() if value is not False}, "")
         entry_ids.append(letter.entry_id)
     return entry_ids
 

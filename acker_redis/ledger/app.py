@@ -9,7 +9,7 @@ from acker_redis.ledger.outcomes.delivery import Delivery
 from acker_redis.ledger.shards import Shards
 from acker_redis.ledger.updates import Ledger
 from acker_redis.model.config import AckerConfig
-from acker_redis.store import completed_offsets, run_ends, run_ids, stream_status
+from acker_redis.store import completed_offsets, run_ends, run_ids, stream_status, whole_letters
 from acker_redis.store.lane_leases import Lease
 from acker_redis.store.payloads import Payloads
 from acker_redis.store.run_ends import End
@@ -94,6 +94,10 @@ class App:
     def write_completed_offsets(self, offsets: Mapping[str, int], gone: Sequence[str] = (), *, spout_id: int) -> None:
         """Write completed offsets that changed, and remove partitions that are `gone`."""
         completed_offsets.write(self.client, self.config.app, spout_id, offsets, gone)
+
+    def output_written(self, run_id: str, spout_id: int) -> int:
+        """Note that a run has written its whole output; see `whole_letters.output_written`."""
+        return whole_letters.output_written(self.client, self.config, run_id, spout_id)
 
     def stream_status(self, spout_id: int, handler: str) -> str | None:
         """Read the status that a stream's handler has stored; None: it has stored none yet."""

@@ -44,6 +44,11 @@ def dead_letters(app: str) -> str:
     return f"acker:{{{app}}}:dead_letters"
 
 
+def unwritten_runs(app: str) -> str:
+    """Key of runs with dead letters whose whole output isn't written: HASH, run -> its spout_id and begin, as JSON."""
+    return f"acker:{{{app}}}:unwritten_runs"
+
+
 def dead_letters_of_format_1(app: str) -> str:
     """Key of earlier versions' dead letters, which this version can't read: STREAM."""
     return f"acker:{{{app}}}:dead"

@@ -169,7 +169,7 @@ def _keys(role: Role, app: str | None, kind: ServerKind) -> list[str]:
                 f"~{of_shards}", f"~{keys.components(app)}", f"~{keys.payloads(app, '*')}", f"~{keys.turns(app)}",
                 f"~{keys.states(app)}",
                 f"{read}{keys.config(app)}",
-                f"{read}{keys.dead_letters(app)}", f"{read}{keys.limits(app)}",
+                f"{read}{keys.dead_letters(app)}", f"{read}{keys.unwritten_runs(app)}", f"{read}{keys.limits(app)}",
             ]  # fmt: skip
         case Role.ROTATOR:
             return [f"~{of_shards}", f"{read}{of_app}"]

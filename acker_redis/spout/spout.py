@@ -337,7 +337,11 @@ class Spout:
         self._notify_done()
         if self.state.letters:
             letters = self._with_places(self._with_payloads(self.state.letters))
-            letters = [letter._replace(spout_id=self.spout_id, replay=self._replays_from(letter)) for letter in letters]
+            unwritten = self.state.one_by_one  # the output is a whole
+            letters = [
+                letter._replace(spout_id=self.spout_id, replay=self._replays_from(letter), unwritten=unwritten)
+                for letter in letters
+            ]
             entry_ids = self.acker.dead_letters.add(letters)
             if self.on_letters is not None:
                 self.on_letters(

@@ -29,6 +29,8 @@ class DeadLetter(NamedTuple):
             long as that run continues. None: the letter can't be replayed. Look the message up by `message_id`.
         place: position of the message in its source, as JSON, if its ids mean nothing outside of the run. For Kafka, that
             is group, topic, topic_id, partition and offset. A range of lost records also has `until`.
+        unwritten: True if the run has output `whole`, and has not written it: the run continues, or it ended without. The
+            next run of the app and spout_id that writes its output removes the letter, because it processed the message, too.
     """
 
     message_id: int
@@ -43,6 +45,7 @@ class DeadLetter(NamedTuple):
     first_secs: int | None = None
     replay: str | None = None
     place: str | None = None
+    unwritten: bool = False
 
 
 def check_time(name: str, moment: object) -> None:

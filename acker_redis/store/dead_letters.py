@@ -1,13 +1,14 @@
 """Dead-letter stream of an app: messages whose attempts are exhausted.
 
-It is a plain stream at `acker:{app}:dead_letters`, readable with `XRANGE`. Only `delete` removes letters, and a spout that
-was asked to `replay` a letter, once the message is done. Each entry has the version of its fields in `format`.
+It is a plain stream at `acker:{app}:dead_letters`, readable with `XRANGE`. Only `delete` removes letters, a spout that was
+asked to `replay` a letter, once the message is done, and a run with output `whole` those of runs before it that have not
+written theirs. Each entry has the version of its fields in `format`.
 """
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import islice
 
 from acker_redis.client import server_info
@@ -16,7 +17,7 @@ from acker_redis.client.replies import Fields, as_dict
 from acker_redis.errors import AuthenticationError, BadBatchError, FormatVersionError
 from acker_redis.model import keys
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
-from acker_redis.store import limits
+from acker_redis.store import limits, unwritten_runs
 from acker_redis.store.dead_letter import (
     EVERY_LETTER,
     FROM_PAYLOAD,
@@ -72,6 +73,10 @@ class DeadLetters:
                 )
         if any(letter.payload is not None for letter in letters):
             letters = self._within_limit(letters)
+        if of_runs := {letter.run_id: letter.spout_id for letter in letters if letter.unwritten}:
+            now_ms = self.now_ms()
+            runs = {run_id: unwritten_runs.UnwrittenRun(spout_id, now_ms) for run_id, spout_id in of_runs.items()}
+            unwritten_runs.note(self._client, self._app, runs)
         commands: list[tuple[str | int | bytes, ...]] = []
         size, entry_ids = 0, list[str]()
         for number, letter in enumerate(letters, 1):
@@ -117,7 +122,7 @@ class DeadLetters:
         [7]
         """
         self._refuse_format_1()
-        page = _FIRST_PAGE
+        page, unwritten = _FIRST_PAGE, unwritten_runs.read(self._client, self._app)
         while True:
             begin = f"({after}" if after else "-"
             (rows,) = self._client.pipeline([("XRANGE", self._key, begin, until or "+", "COUNT", page)])
@@ -125,7 +130,7 @@ class DeadLetters:
             for entry_id, pairs in rows:
                 after, fields = entry_id.decode(), as_dict(pairs)
                 size += sum(map(len, fields.values()))
-                yield self._letter(after, fields)
+                yield self._letter(after, fields, unwritten)
             if len(rows) < page:
                 return
             page = max(1, min(_PER_PIPELINE, 4 * page, WINDOW_BYTES * page // size))
@@ -156,11 +161,13 @@ class DeadLetters:
         >>> acker.dead_letters.get(["1-1"])
         [None]
         """
-        replies = []
+        replies, unwritten = [], unwritten_runs.read(self._client, self._app)
         for start in range(0, len(entry_ids), _FIRST_PAGE):
             part = entry_ids[start : start + _FIRST_PAGE]
             replies += self._client.pipeline([("XRANGE", self._key, entry_id, entry_id) for entry_id in part])
-        return [self._readable(rows[0][0].decode(), as_dict(rows[0][1])) if rows else None for rows in replies]
+        return [
+            self._readable(rows[0][0].decode(), as_dict(rows[0][1]), unwritten) if rows else None for rows in replies
+        ]
 
     def survey(self, wanted: DeadLetterFilter = EVERY_LETTER) -> DeadLetterCounts:
         """Count the letters that match a filter, for example before `replay`.
@@ -311,19 +318,20 @@ class DeadLetters:
             raise _other_format(self._app, key, "1")
         self._knows_format = True
 
-    def _readable(self, entry_id: str, fields: Fields) -> DeadLetter | None:
+    def _readable(self, entry_id: str, fields: Fields, unwritten: Container[str]) -> DeadLetter | None:
         try:
-            letter = self._letter(entry_id, fields)
+            letter = self._letter(entry_id, fields, unwritten)
         except FormatVersionError as exc:  # of one letter: others are read and replayed all the same
             log.warning("dead letter of another format skipped error=%s", exc)
             return None
         return letter if isinstance(letter, DeadLetter) else None
 
-    def _letter(self, entry_id: str, fields: Fields) -> DeadLetter | DamagedLetter:
+    def _letter(self, entry_id: str, fields: Fields, unwritten: Container[str]) -> DeadLetter | DamagedLetter:
         version = fields.get(b"format", b"1").decode(errors="replace")
         if version != str(FORMAT) and (b"format" in fields or b"message_id" in fields):
             raise _other_format(self._app, f"Entry {entry_id} of {self._key}", version)
-        return _decoded(entry_id, fields)
+        letter = _decoded(entry_id, fields)
+        return letter._replace(unwritten=letter.run_id in unwritten) if isinstance(letter, DeadLetter) else letter
 
 
 def _other_format(app: str, place: str, version: str) -> FormatVersionError:
@@ -337,7 +345,7 @@ def _other_format(app: str, place: str, version: str) -> FormatVersionError:
 def _fields(letter: DeadLetter) -> Iterable[str | int | bytes]:
     yield from ("format", FORMAT)
     for name, value in letter._asdict().items():
-        if value is not None and name != "entry_id":
+        if value is not None and name not in ("entry_id", "unwritten"):
             yield name
             yield value[:TEXT_CHARS].encode(errors="replace") if isinstance(value, str) else value
 

@@ -173,13 +173,14 @@ def test_executor_user_acks_fails_and_keeps_payloads(
 ) -> None:
     acker = open_acker(login(Role.SPOUT), app="orders", shards=2)
     acker.init_many([1, 2, 3], [1, 2, 3], 0)
-    acker.dead_letters.add([DeadLetter(1, "run", 3, "failed")])
+    acker.dead_letters.add([DeadLetter(1, "run", 3, "failed", unwritten=True)])
     with Acker.open_existing(login(Role.EXECUTOR), "orders") as executor:
         executor.ack_many([1], [1], component="price", idempotency_key="partition-0")
         executor.fail(2, reason="no such item", component="a component that is new")
         assert executor.reset_timeout(3)
         app_of(executor).payloads("run").put([(3, b"row")])
-        assert len(list(executor.dead_letters.read())) == 1
+        assert [letter.unwritten for letter in executor.dead_letters.read()] == [True]
+    assert app_of(acker).output_written("run", 0) == 0
     assert sorted((one.kind, one.root) for one in take(acker, 2)) == [("ack", 1), ("fail", 2)]
 
 

@@ -190,7 +190,7 @@ class EmissionRunner:
                 else self.whole_output.trying(under_way.emission, spark, tag) as is_whole,
             ):
                 if self.whole_output is not None and self.whole_output.written:
-                    under_way.roots.complete([])  # the output has these messages
+                    self.whole_output.acknowledge(under_way.roots)
                     return Verdict(under_way.emission.roots[:0])
                 source.keep_messages(under_way.emission)
                 proof, outputs = self._prove(under_way, messages, key, tag, batch_id, tries)

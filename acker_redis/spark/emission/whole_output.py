@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 from pyspark.sql import SparkSession
 
+from acker_redis.acker import app_of
 from acker_redis.errors import AckerError, NotAcceptedError, NotProvenError, OutageError, ServerUnavailableError
 from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.proof.blame import Blame, blame_of, is_mistake, line_of
@@ -128,8 +129,20 @@ class WholeOutput:
             roots.release([], self.delay_secs)
             return None
         self.written = True
-        roots.complete([])
+        self.acknowledge(roots)
         return None
+
+    def acknowledge(self, roots: EmissionRoots) -> None:
+        """Ack messages that the output has. Its letters are part of it now, and replace those of runs that wrote none.
+
+        Raises:
+            AckerError: as `EmissionRoots.complete`.
+        """
+        spout = self.spout
+        removed = app_of(spout.acker).output_written(spout.run_id, spout.spout_id)
+        if removed:
+            log.info("removed dead letters of earlier runs without output run_id=%s letters=%d", spout.run_id, removed)
+        roots.complete([])
 
     def check_dead_letters(self) -> None:
         """Check that not too many messages are dead letters, once all outcomes of an emission have arrived.

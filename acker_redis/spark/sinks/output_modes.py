@@ -372,7 +372,7 @@ class Outputs:
     output: Output = "by_message"
     only_checked: bool = False
     counts: dict[str, int] = field(default_factory=dict)
-    late: "list[LateSink]" = field(default_factory=list)
+    late: list[LateSink] = field(default_factory=list)
     _checks: list[Callable[[], object]] = field(default_factory=list)
     _kept: list[DataFrame] = field(default_factory=list)
 

@@ -16,7 +16,7 @@ SCHEMA = pa.schema(
         ("time", pa.timestamp("us", "UTC")), ("first_time", pa.timestamp("us", "UTC")), ("message_id", pa.int64()),
         ("run_id", pa.string()), ("spout_id", pa.int64()), ("attempts", pa.int64()),
         ("reason", pa.string()), ("last_component", pa.string()), ("detail", pa.string()), ("payload", pa.string()),
-        ("replay", pa.string()), ("entry_id", pa.string()), ("place", pa.string()),
+        ("replay", pa.string()), ("entry_id", pa.string()), ("place", pa.string()), ("unwritten", pa.bool_()),
     ]
 )  # fmt: skip
 _LETTERS_PER_BATCH = 1000

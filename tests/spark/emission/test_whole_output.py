@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage
 
-from acker_redis import AckerError, BadConfigError, NotAcceptedError, PipelineError, RowFailedError
+from acker_redis import Acker, AckerError, BadConfigError, NotAcceptedError, PipelineError, RowFailedError
 from acker_redis.spark import MessageIds, Pipeline, ReplayFrom, Tracker, read_dead_letters, read_files, run_tracked
 from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spout.offset_file import OffsetFile
@@ -413,6 +413,68 @@ def test_outage_of_a_second_writer_that_lasts_names_replaced_tables(
     assert f"Already replaced in this run: 'write' ('{run.folder / 'first'}')." in str(ended.error)
 
 
+def into_out(run: Case, bad: str) -> Pipeline:
+    """Write sums of the messages that are not bad."""
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(sums(tracker, tracker.fail_where(messages, bad, "bad", retry=False)), over(run))
+
+    return pipeline
+
+
+def stored_letters(run: Case) -> list[tuple[int, int, bool]]:
+    """Message, spout_id and mark of each dead letter of the app."""
+    return sorted((letter.message_id, letter.spout_id, letter.unwritten) for letter in run.acker.dead_letters.read())
+
+
+def test_dead_letters_of_a_refused_whole_output_stay_until_one_is_written(case: MakeCase) -> None:
+    run = case(n=40)
+    assert isinstance(whole(run, into_out(run, "id < 30")).error, NotAcceptedError)
+    assert stored_letters(run) == [(n, 0, True) for n in range(30)]
+    assert isinstance(whole(run, into_out(run, "id < 21")).error, NotAcceptedError)
+    assert len(stored_letters(run)) == 30 + 21
+    assert whole(run, into_out(run, "id < 2")).error is None
+    assert stored_letters(run) == [(0, 0, False), (1, 0, False)]
+
+
+def test_dead_letters_of_a_written_whole_output_stay(case: MakeCase) -> None:
+    run = case(n=40)
+    assert whole(run, into_out(run, "id = 3")).error is None
+    assert whole(run, into_out(run, "id = 4")).error is None
+    assert stored_letters(run) == [(3, 0, False), (4, 0, False)]
+
+
+def test_dead_letters_of_another_spout_id_stay(case: MakeCase) -> None:
+    run = case(n=40, lanes=2)
+    assert isinstance(whole(run, into_out(run, "id < 30"), spout_id=1).error, NotAcceptedError)
+    assert whole(run, into_out(run, "id = 3")).error is None
+    assert stored_letters(run) == sorted([(3, 0, False), *((n, 1, True) for n in range(30))])
+
+
+def test_whole_output_without_messages_removes_letters_of_unwritten_runs(case: MakeCase) -> None:
+    run = case(n=40)
+    assert isinstance(whole(run, into_out(run, "id < 30")).error, NotAcceptedError)
+    assert whole(run, into_out(run, "false"), messages=run.messages.where("id < 0")).error is None
+    assert stored_letters(run) == []
+
+
+def test_dead_letters_of_a_run_are_unwritten_while_its_sinks_write(case: MakeCase) -> None:
+    """They are stored before, so a run that is killed in between leaves them."""
+    run, seen = case(n=40), list[list[tuple[int, int, bool]]]()
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = sums(tracker, tracker.fail_where(messages, "id = 3", "bad", retry=False))
+        tracker.write_dataframe(rows, write)
+
+    def write(rows: DataFrame) -> None:
+        seen.append(stored_letters(run))
+        rows.write.mode("overwrite").parquet(run.out)
+
+    assert whole(run, pipeline).error is None
+    assert seen == [[(3, 0, True)]]
+    assert stored_letters(run) == [(3, 0, False)]
+
+
 @pytest.mark.usefixtures("one_attempt")
 def test_poison_search_of_whole_output_writes_nothing(case: MakeCase) -> None:
     run = case(n=40)
@@ -688,7 +750,9 @@ def test_sinks_changing_their_own_state_are_accepted(case: MakeCase) -> None:
 
 
 @pytest.mark.classic("it starts a program with a classic session")
-def test_rerun_after_a_kill_between_two_writers_replaces_both(spark: Any, url: str, tmp_path: Path) -> None:
+def test_rerun_after_a_kill_between_two_writers_replaces_both_and_the_letters(
+    spark: Any, url: str, tmp_path: Path
+) -> None:
     def run() -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "tests.support.jobs.whole_job", url, str(tmp_path)]
         return subprocess.run(
@@ -701,13 +765,21 @@ def test_rerun_after_a_kill_between_two_writers_replaces_both(spark: Any, url: s
     yesterday = [(9, 9)]
     for name in ("first", "second"):
         spark.createDataFrame(yesterday, "key bigint, sum bigint").write.parquet(str(tmp_path / name))
-    today = [(key, sum(range(key, whole_job.MESSAGES, 4))) for key in range(4)]
+    good = set(range(whole_job.MESSAGES)) - whole_job.BAD
+    today = [(key, sum(n for n in good if n % 4 == key)) for key in range(4)]
     assert run().returncode == -signal.SIGKILL
     assert (there("first"), there("second")) == (today, yesterday)
+    with Acker.open_existing(url, whole_job.APP) as acker:
+        assert [(letter.message_id, letter.unwritten) for letter in acker.dead_letters.read()] == [(5, True), (6, True)]
     done = run()
     assert done.returncode == 0, done.stderr[-3000:]
-    assert (tmp_path / "acked").read_text() == str(whole_job.MESSAGES)
+    assert (tmp_path / "acked").read_text() == str(len(good))
     assert (there("first"), there("second")) == (today, today)
+    with Acker.open_existing(url, whole_job.APP) as acker:
+        assert [(letter.message_id, letter.unwritten) for letter in acker.dead_letters.read()] == [
+            (5, False),
+            (6, False),
+        ]
 
 
 ORDERS = 3000
