@@ -8,9 +8,9 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,7 @@ MAX_RUNS = 10_000
 """Largest number of runs beyond the first gaps that are kept. These are the longest; a restart repeats the others."""
 
 _LARGEST = np.iinfo(np.int64).max
+_NO_HASHES = np.array([], np.int64)
 
 
 class OffsetFile:
@@ -36,17 +37,33 @@ class OffsetFile:
     known to be done, and the runs of done offsets beyond it. While the file is open, no other run can open it: the file
     `.<name>.lock` beside it is locked. On Windows this is not enforced.
 
+    Per file of `read_files` it also holds a hash of the first and of the last record done. A file may grow. If it has fewer
+    records than are done, or another hash, it was replaced by another file with its name.
+
     Guarantee: every offset below a partition's offset in `known`, and every offset in its runs, was done. The file is
     replaced atomically, so a crash leaves the old one. Not guaranteed: that any other offset was not done.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Set the path. `run_tracked` opens and reads the file."""
-        self._path = Path(path).resolve()
+    def __init__(self, path: str | os.PathLike[str], *, on_replaced: Literal["raise", "read_again"] = "raise") -> None:
+        """Set the path. `run_tracked` opens and reads the file.
+
+        Args:
+            path: path of the file.
+            on_replaced: whether a source file that was replaced under its name ends the run (`raise`), or is read from its
+                first record (`read_again`).
+
+        Raises:
+            BadConfigError: `on_replaced` is another value.
+        """
+        if on_replaced not in ("raise", "read_again"):
+            raise BadConfigError(f"OffsetFile: on_replaced={on_replaced!r} is unknown. Use 'raise' or 'read_again'.")
+        self._path, self._on_replaced = Path(path).resolve(), on_replaced
         self._lock: IO[bytes] | None = None
         self._about: dict[str, Any] = {}
         self._begin: dict[str, int] = {}
         self._beyond: dict[str, list[list[int]]] = {}
+        self._hashes: dict[str, dict[int, int]] = {}
+        self._records: dict[str, tuple[int, Int64Array]] = {}  # first offset, and the hashes from there on
         self._ids = np.array([], np.int64)
         self._partition_of = np.array([], np.int64)
         self._offset_of = np.array([], np.int64)
@@ -58,6 +75,11 @@ class OffsetFile:
     def path(self) -> Path:
         """Absolute path of the file."""
         return self._path
+
+    @property
+    def on_replaced(self) -> Literal["raise", "read_again"]:
+        """What happens to a source file that was replaced under its name."""
+        return self._on_replaced
 
     def open(self, app: str, partition: str, offset: str) -> Self:
         """Lock the file for one run, and read it if it exists. Use as a context manager, or call `close`.
@@ -80,7 +102,8 @@ class OffsetFile:
             self._lock = self._locked()
             self._draft.unlink(missing_ok=True)  # of a run that was killed
             self._about = {"format": FORMAT, "version": VERSION, "app": app, "partition": partition, "offset": offset}
-            self._begin, self._beyond = self._read()
+            self._begin, self._beyond, self._hashes = self._read()
+            self._records = {}
         except OSError as exc:
             self.close()
             raise BadConfigError(
@@ -115,6 +138,62 @@ class OffsetFile:
         {}
         """
         return dict(self._begin)
+
+    def marks(self) -> dict[str, dict[int, int | None]]:
+        """Return per partition the offsets whose records identify it, with their hashes; None: not known yet.
+
+        They are the first and the last offset that is done.
+
+        >>> with OffsetFile("offsets.json").open("orders", "file", "row") as offsets:
+        ...     offsets.marks()
+        {}
+        """
+        marks: dict[str, dict[int, int | None]] = {}
+        for name in self._begin:
+            rows = {*self._hashes.get(name, {}), *self._bounds(name)}
+            if rows:
+                marks[name] = {row: self._hash_of(name, row) for row in sorted(rows)}
+        return marks
+
+    def forget(self, partitions: Iterable[str]) -> None:
+        """Forget the progress of partitions, so that they are read from their first record.
+
+        >>> with OffsetFile("offsets.json").open("orders", "file", "row") as offsets:
+        ...     offsets.forget(["monday.log"])
+        """
+        for name in partitions:
+            for kept in (self._begin, self._beyond, self._hashes, self._records):
+                kept.pop(name, None)
+
+    def add_hashes(self, hashes: Mapping[str, tuple[int, Int64Array]]) -> None:
+        """Add hashes of records, in place of those added before.
+
+        Args:
+            hashes: per partition the first offset, and the hashes of its records from there on.
+
+        >>> with OffsetFile("offsets.json").open("orders", "file", "row") as offsets:
+        ...     offsets.add_hashes({"monday.log": (0, np.array([17, 18]))})
+        """
+        self._records |= hashes
+
+    def add_marks(self, partition: str, hashes: Mapping[int, int]) -> None:
+        """Add the hashes of single records of a partition, by offset.
+
+        >>> with OffsetFile("offsets.json").open("orders", "file", "row") as offsets:
+        ...     offsets.add_marks("monday.log", {0: 17, 59: 18})
+        """
+        self._hashes[partition] = dict(hashes)
+        self._keep_hashes(partition)
+
+    def open_partitions(self) -> list[str]:
+        """Return the partitions with tracked messages that aren't done.
+
+        >>> with OffsetFile("offsets.json").open("orders", "partition", "offset") as offsets:
+        ...     _ = offsets.track(np.array([7, 8]), ["p0"], np.array([0, 0]), np.array([0, 1]))
+        ...     offsets.open_partitions()
+        ['p0']
+        """
+        return [self._names[number] for number in np.unique(self._partition_of[~self._done]).tolist()]
 
     def track(
         self, message_ids: Int64Array, partitions: Sequence[str], of_message: Int64Array, offsets: Int64Array
@@ -193,16 +272,39 @@ class OffsetFile:
         self._beyond |= {self._names[number]: [] for number in np.flatnonzero(seen).tolist()}
         for number, begin, end in self._runs(first_open):
             self._beyond[self._names[number]].append([begin, end])
+        for number in np.flatnonzero(seen).tolist():
+            self._keep_hashes(self._names[number])
         self._draft.unlink(missing_ok=True)
         with self._draft.open("x", encoding="utf-8") as file:
             if self._path.exists():
                 self._draft.chmod(stat.S_IMODE(self._path.stat().st_mode))
             beyond = {name: runs for name, runs in self._beyond.items() if runs}
-            json.dump({**self._about, "begin": self._begin, "beyond": beyond}, file)
+            hashes = {name: sorted(of_row.items()) for name, of_row in self._hashes.items() if of_row}
+            json.dump({**self._about, "begin": self._begin, "beyond": beyond, "hashes": hashes}, file)
             file.flush()
             os.fsync(file.fileno())
         self._draft.replace(self._path)
         return dict(self._begin)
+
+    def _bounds(self, name: str) -> set[int]:
+        """Return the first and the last offset of a partition that is done, if there is one."""
+        begin, runs = self._begin.get(name, 0), self._beyond.get(name, [])
+        if begin:
+            return {0, runs[-1][1] - 1 if runs else begin - 1}
+        return {runs[0][0], runs[-1][1] - 1} if runs else set()
+
+    def _hash_of(self, name: str, row: int) -> int | None:
+        first, hashes = self._records.get(name, (0, _NO_HASHES))
+        if 0 <= row - first < len(hashes):
+            return int(hashes[row - first])
+        return self._hashes.get(name, {}).get(row)
+
+    def _keep_hashes(self, name: str) -> None:
+        """Keep the hashes of the first and the last record done, or those that are kept, if these aren't known."""
+        hashes = {row: self._hash_of(name, row) for row in self._bounds(name)}
+        known = {row: one for row, one in hashes.items() if one is not None}
+        if len(known) == len(hashes):
+            self._hashes[name] = known
 
     def _done_before(self) -> npt.NDArray[np.bool_]:
         """Return a mask of the tracked messages that are in runs of the file."""
@@ -258,12 +360,12 @@ class OffsetFile:
             raise
         return file
 
-    def _read(self) -> tuple[dict[str, int], dict[str, list[list[int]]]]:
-        """Read the offsets of this app and these columns."""
+    def _read(self) -> tuple[dict[str, int], dict[str, list[list[int]]], dict[str, dict[int, int]]]:
+        """Read the offsets of this app and these columns, and the hashes of records."""
         try:
             text = self._path.read_bytes()
         except FileNotFoundError:
-            return {}, {}
+            return {}, {}, {}
         hint = "or move the file away to start from the first offset."
         try:
             content = json.loads(text)
@@ -295,7 +397,12 @@ class OffsetFile:
             raise BadConfigError(
                 f"The offset file {self._path} is damaged: {beyond!r:.50} is not a set of offset runs. Restore a copy, {hint}"
             )
-        return dict(content["begin"]), beyond
+        hashes = content.get("hashes", {})  # files of earlier versions have none
+        if not isinstance(hashes, dict) or not all(map(_are_hashes, hashes.values())):
+            raise BadConfigError(
+                f"The offset file {self._path} is damaged: {hashes!r:.50} is not a set of hashes. Restore a copy, {hint}"
+            )
+        return dict(content["begin"]), beyond, {name: dict(pairs) for name, pairs in hashes.items() if name in begin}
 
 
 def _are_runs(runs: Any) -> bool:
@@ -304,3 +411,14 @@ def _are_runs(runs: Any) -> bool:
         return False
     bounds = [bound for run in runs for bound in run]
     return all(type(bound) is int and 0 <= bound <= _LARGEST for bound in bounds) and bounds == sorted(set(bounds))
+
+
+def _are_hashes(pairs: Any) -> bool:
+    """Return True if these are pairs of an offset and a hash."""
+    return isinstance(pairs, list) and all(
+        isinstance(pair, list)
+        and len(pair) == 2
+        and all(type(part) is int for part in pair)
+        and 0 <= pair[0] <= _LARGEST
+        for pair in pairs
+    )

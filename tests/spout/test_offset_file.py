@@ -154,6 +154,10 @@ def changed(**fields: Any) -> str:
         (changed(version=1), "written for version 1"),
         *((changed(beyond={"a": wrong}), "not a set of offset runs") for wrong in (7, [[1]], [[3, 2]], [[1, 3], [2, 4]])),
         (changed(beyond=[]), "not a set of offset runs"),
+        *(
+            (changed(hashes=wrong), "not a set of hashes")
+            for wrong in (7, *({"a": pairs} for pairs in (7, [7], [[0]], [[0, "x"]], [[-1, 7]])))
+        ),
         (changed(begin=None), "None of 'begin'"),
         (changed(begin=[1]), r"\[1\] of 'begin'"),
         *(
@@ -174,6 +178,23 @@ def test_file_with_other_content_is_refused_as_offset_file(tmp_path: Path, text:
     path.write_text(changed())
     with opened(path) as offsets:  # the one that was refused holds nothing
         assert offsets.known() == {"a": 1}
+
+
+def test_marks_are_the_first_and_last_offset_done(tmp_path: Path) -> None:
+    with tracked(tmp_path / "offsets.json") as offsets:
+        offsets.add_hashes({"a": (0, np.array([10, 11, 12])), "b": (7, np.array([17, 18, 19]))})
+        offsets.complete(np.array([50, 30, 20]))
+        offsets.save()
+    with opened(tmp_path / "offsets.json") as offsets:
+        assert offsets.marks() == {"a": {0: 10, 2: 12}, "b": {0: None, 7: None}}  # what is before 7 wasn't tracked
+        offsets.add_marks("b", {0: 5, 7: 6})
+        offsets.forget(["a"])
+        assert offsets.marks() == {"b": {0: 5, 7: 6}}
+
+
+def test_unknown_value_of_on_replaced_is_refused() -> None:
+    with pytest.raises(BadConfigError, match=r"on_replaced='skip' is unknown\. Use 'raise' or 'read_again'"):
+        OffsetFile("x", on_replaced="skip")  # type: ignore[arg-type]
 
 
 def test_offset_file_in_unwritable_place_is_refused_at_open(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from acker_redis.spark.protocol import arguments
 from acker_redis.spark.protocol.message_json import FROM_JSON, TO_JSON
 from acker_redis.spark.runtime import frames
 from acker_redis.spark.runtime.jobs import described
+from acker_redis.spark.sources.replaced_files import note_hashes, refuse_replaced
 from acker_redis.spark.worker.keep_messages import KeepStep
 from acker_redis.spark.worker.row_codec import Rows
 from acker_redis.spout.in_flight import Emission, in_order
@@ -97,6 +98,7 @@ class RunMessages:
             names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
             rows = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
             is_open = offsets.track(ids, names.dictionary.to_pylist(), rows, places.column(1).to_numpy())
+            note_hashes(self.frame, offset, offsets)
             if not is_open.all():  # an earlier run did them, beyond a gap
                 self._count = -1
                 return ids[is_open]
@@ -329,11 +331,13 @@ def not_done(frame: DataFrame, offsets: OffsetFile, partition: str, offset: str)
 
     Raises:
         PipelineError: a column is missing.
+        BadConfigError: a file of `read_files` was replaced under its name.
     """
     partition, offset = place_columns(frame.schema, partition, offset)
     missing = [column for column in (partition, offset) if column not in frame.columns]
     if missing:
         raise PipelineError(f"Columns {missing} not found. Name yours with MessageIds.offsets(partition, offset).")
+    refuse_replaced(frame, partition, offset, offsets)
     known = offsets.known()
     if not known:
         return frame

@@ -188,10 +188,12 @@ def run_dataframe(
     if offsets is not None:
         check_outside(messages, partition, offsets.path)
     with nullcontext() if offsets is None else offsets.open(acker.config.app, partition, offset):
-        if offsets is not None:
-            messages = not_done(messages, offsets, partition, offset)
         claimed = run_id is not None  # a random one needs no claim
         run_id = uuid.uuid4().hex if run_id is None else run_id
+        key = f"{acker.config.app}:{run_id}"
+        if offsets is not None:
+            with own_errors(), reading_ids(messages.sparkSession, key, settings.emit_timeout_secs):
+                messages = not_done(messages, offsets, partition, offset)
         kept = app_of(acker).payloads(run_id) if keeps else None
         keeping = KeepStep(str(url), acker.config, run_id, replay.max_bytes) if keeps else None
         source = RunMessages(messages, column, letter_bytes, kept, keeping, replay.fetch_messages)
@@ -207,7 +209,6 @@ def run_dataframe(
             if learns_ids and output == "by_message" and may_learn_ids(messages, settings, ids, replay):
                 spout.state.unread = True
             else:
-                key = f"{acker.config.app}:{run_id}"
                 with own_errors(), reading_ids(messages.sparkSession, key, settings.emit_timeout_secs):
                     spout.add(source.read_ids(offsets, partition, offset))
             if claimed:

@@ -6,6 +6,7 @@ change, or accept although they are malformed, are in the column `CORRUPT` inste
 
 import csv
 import io
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, TypeAlias
@@ -106,6 +107,31 @@ def read(system: pa.fs.FileSystem, path: str, file_format: Format, schema: pa.Sc
             if missing:
                 raise BadConfigError(_other_columns(path, missing, batch.schema.names))
             yield batch.select(schema.names).cast(schema)
+
+
+def record_bytes(system: pa.fs.FileSystem, path: str, file_format: Format) -> Iterator[list[bytes]]:
+    """Read the records of a file as they are stored, in blocks. They don't depend on a schema.
+
+    Records of CSV begin with the header of their file. Records of Parquet are JSON, with all columns of the file.
+
+    Raises:
+        BadConfigError: the file is damaged.
+    """
+    with _naming(path, file_format):
+        if file_format == "parquet":
+            for batch in _parquet(system, path):
+                yield [json.dumps(row, default=str).encode() for row in _plain_times(batch).to_pylist()]
+            return
+        with _open(system, path) as stream:
+            blocks = _blocks(stream)
+            if file_format == "csv":
+                header, lines = _header(blocks)
+                begin = json.dumps(header).encode()
+                while header is not None and (lines or (lines := next(blocks, []))):
+                    records, lines = _csv_records(lines, blocks, len(header))
+                    yield [begin + record.rstrip(b"\r\n") for record, _ in records]
+            for lines in blocks:
+                yield [line.rstrip(b"\r\n") for line in lines if file_format == "text" or line.strip()]
 
 
 def header_of(system: pa.fs.FileSystem, path: str) -> list[str] | None:
@@ -219,6 +245,12 @@ def _text(system: pa.fs.FileSystem, path: str) -> Iterator[pa.RecordBatch]:
 def _parquet(system: pa.fs.FileSystem, path: str) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(path, filesystem=system) as file:
         yield from file.iter_batches(_ROWS_PER_BATCH)
+
+
+def _plain_times(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Convert times to integers, because Python's form of a zone depends on the version of pyarrow."""
+    columns = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _some_lines(stream: io.BufferedReader) -> Iterator[bytes]:

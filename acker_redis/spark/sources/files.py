@@ -32,6 +32,9 @@ READ_FROM = "acker_read_from"
 READ_AS = "acker_read_as"
 """Metadata key of the column `file`, with the format."""
 
+ROW_OF = "acker_row_of"
+"""Metadata key of the column `row`, with the path that was read. READ_AS stands beside it."""
+
 
 def read_files(
     spark: SparkSession, path: str, file_format: Format = "text", schema: str | StructType | None = None
@@ -41,9 +44,10 @@ def read_files(
         orders = read_files(spark, "s3://bucket/orders", "json", "order bigint, items string")
         run_tracked(orders, pipeline, acker=acker)
 
-    A file is identified by its path. It must be complete when it is read, and must not change afterwards. Rows inserted
-    before others get the numbers those had. With `OffsetFile`, a file that replaces another under the same name is taken for
-    the one it replaced. Write new files under another name and rename them, as log rotation does.
+    A file is identified by its path. It must be complete when it is read, and must not change until the run has ended. Later
+    it may grow. With `OffsetFile`, a file that replaced another under its name ends the run before anything is emitted, or is
+    read from its first record (`on_replaced="read_again"`). It is recognised by the number of its records, and by the first
+    and the last record that was done, as long as the columns `file` and `row` are passed on unchanged.
 
     A JSON or CSV record that can't be read exactly, or has a value that doesn't fit its column, becomes a row of nulls. Its
     text is in the last column, `_corrupt_record`, which is null in all other rows. `run_tracked` fails such rows before the
@@ -82,7 +86,8 @@ def read_files(
     names = spark.createDataFrame(pa.table({FILE: paths}))
     of_file = {READ_FROM: path, READ_AS: file_format}
     file = StructField(FILE, StringType(), metadata=of_file)
-    place = [file, StructField(ROW, LongType())]
+    of_row = {ROW_OF: path, READ_AS: file_format}
+    place = [file, StructField(ROW, LongType(), metadata=of_row)]
     if not file_formats.is_parsed(file_format):
         reading = _Reading(path, file_format, arguments.arrow_schema(output))
         return names.mapInArrow(reading, StructType([*place, *output.fields]))
@@ -93,7 +98,8 @@ def read_files(
     corrupt = StructField(CORRUPT, StringType())
     records = names.mapInArrow(_Reading(path, file_format, details), StructType([*place, text, corrupt]))
     rows = parsing.parsed(records, file_format, output, header)
-    return rows.withMetadata(FILE, of_file).withMetadata(CORRUPT, {READ_FROM: path})
+    marked = rows.withMetadata(FILE, of_file).withMetadata(ROW, of_row)
+    return marked.withMetadata(CORRUPT, {READ_FROM: path})
 
 
 def list_files(path: str) -> list[str]:

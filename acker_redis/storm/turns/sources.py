@@ -56,7 +56,8 @@ class WholeFrame(FrameSource):
             messages = self._messages
             if offsets is not None:
                 check_outside(messages.frame, of.partition, offsets.path)
-                messages.frame = not_done(messages.frame, offsets, of.partition, of.offset)
+                with own_errors():
+                    messages.frame = not_done(messages.frame, offsets, of.partition, of.offset)
             with own_errors(), described(messages.frame.sparkSession, f"message ids of spout {self.name!r}"):
                 self._ids = messages.read_ids(offsets, of.partition, of.offset)
             try:
