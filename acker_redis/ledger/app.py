@@ -9,7 +9,7 @@ from acker_redis.ledger.outcomes.delivery import Delivery
 from acker_redis.ledger.shards import Shards
 from acker_redis.ledger.updates import Ledger
 from acker_redis.model.config import AckerConfig
-from acker_redis.store import completed_offsets, run_ends, run_ids, stream_status, whole_letters
+from acker_redis.store import completed_offsets, run_ends, run_ids, snapshot_numbers, stream_status, whole_letters
 from acker_redis.store.lane_leases import Lease
 from acker_redis.store.payloads import Payloads
 from acker_redis.store.run_ends import End
@@ -98,6 +98,14 @@ class App:
     def output_written(self, run_id: str, spout_id: int) -> int:
         """Note that a run has written its whole output; see `whole_letters.output_written`."""
         return whole_letters.output_written(self.client, self.config, run_id, spout_id)
+
+    def snapshot_number(self, query: str) -> int | None:
+        """Read the number of the newest snapshot of a stream's query; None: there is none, or it isn't known."""
+        return snapshot_numbers.read(self.client, self.config.app, query)
+
+    def write_snapshot_number(self, query: str, number: int) -> None:
+        """Store the number of the newest snapshot of a stream's query; below 0: it has none."""
+        snapshot_numbers.write(self.client, self.config.app, query, number)
 
     def stream_status(self, spout_id: int, handler: str) -> str | None:
         """Read the status that a stream's handler has stored; None: it has stored none yet."""

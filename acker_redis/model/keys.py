@@ -104,6 +104,11 @@ def stream_status(app: str, spout_id: int) -> str:
     return f"acker:{{{app}}}:stream_status:{spout_id}"
 
 
+def snapshots(app: str) -> str:
+    """Key of the newest snapshots of streams: HASH, Spark's id of the query -> number of its newest snapshot."""
+    return f"acker:{{{app}}}:snapshots"
+
+
 def kafka_groups(app: str) -> str:
     """Key of the consumer groups of Kafka that an app's drivers have: HASH, group -> time (ms) of the last write; expires."""
     return f"acker:{{{app}}}:kafka_groups"

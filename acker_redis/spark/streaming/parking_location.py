@@ -5,6 +5,10 @@ Parquet file `<batch>-<number>.parquet` with all messages that were parked when 
 once Spark has committed the batch. If Spark runs a batch again, the source still has all of it, so the latest snapshot of an
 earlier batch has the parked messages. Numbers count the snapshots of a folder from 0.
 
+The number of the newest snapshot also stands in Redis, per query, so that a folder that was restored from an older copy is
+noticed. Numbers start over in a folder that the product creates again, and in an empty one with the file `start_empty`.
+`query.json` says so until the next start has read it.
+
 The folder keeps the snapshots that count for the next micro-batch and for the one before it. If a checkpoint is set back
 further, the messages parked at that time are unknown, unless the very first snapshot still exists.
 """
@@ -17,6 +21,7 @@ from typing import NamedTuple
 
 from acker_redis.client.backoff import BACKOFF_BASE_SECS, Backoff
 from acker_redis.errors import AckerError, BadConfigError
+from acker_redis.model import keys
 from acker_redis.spark.runtime.file_systems import scheme_of
 from acker_redis.spark.streaming.folder import Folder
 from acker_redis.spark.streaming.kept_letters import KeptLetter, letters_in, to_bytes
@@ -31,7 +36,13 @@ _OWNER_FILE, _TOPICS_FILE, _LETTERS_FILE = "query.json", "kafka_topics.json", "k
 _OUTAGE_TIMEOUT_SECS, _MOST_WAIT_SECS = 600.0, 30.0
 """Longest outage of the store (such as a full disk) that is waited for, and longest pause between two tries."""
 
-_WITHOUT_THEM = "To continue without the messages parked there, move the folder away and create an empty one."
+START_EMPTY = "start_empty"
+"""File in an empty folder by which a user accepts that no message is parked. The start removes it."""
+
+_WITHOUT_THEM = (
+    "To continue without the messages parked there, move the folder away and create one that has only a file "
+    f"{START_EMPTY}."
+)
 
 _MAX_IDS_NAMED = 5
 """Most message ids that an error lists."""
@@ -109,6 +120,7 @@ class ParkingLocation:
         self._path, self._app = path, app
         self._number = -1  # of the last snapshot, as far as this process knows
         self._newest: SnapshotId | None = None
+        self._is_reset = False
         self._kafka_files: dict[str, bytes] = {}  # as far as this process has read or written them
         try:
             self._folder = Folder(path)
@@ -126,11 +138,44 @@ class ParkingLocation:
         """Whether messages were ever parked there."""
         return self._newest is not None
 
+    @property
+    def number(self) -> int:
+        """Number of the newest snapshot, once saving has started; -1: there is none."""
+        return self._number
+
+    def check_number(self, noted: int | None, before: int) -> None:
+        """Compare the newest snapshot with the number that Redis has noted, once saving has started.
+
+        Args:
+            noted: number in Redis; None: unknown.
+            before: first batch of this start. Before batch 0 nothing can be missing, because all messages come again.
+
+        Raises:
+            BadConfigError: the folder is older than another one that this query had.
+        """
+        if noted is not None and self._number < noted and before > 0 and not self._is_reset:
+            has = f"its newest snapshot is number {self._number}" if self._number >= 0 else "it has no snapshot"
+            raise BadConfigError(
+                f"parking_location={self._path!r} is an older copy: {has}, but number {noted} was saved. Messages parked "
+                "since would be lost. Restore the newest copy of the folder. If the checkpoint is a copy of the same time, "
+                f"nothing is missing: run redis-cli HDEL '{keys.snapshots(self._app)}' {self.query}. {_WITHOUT_THEM}"
+            )
+
+    def confirm_number(self) -> None:
+        """Note that Redis has the number, so that the folder counts as older from now on if its number is lower.
+
+        Raises:
+            ParkingOutageError: the folder is not writable.
+        """
+        if self._is_reset:
+            self._is_reset = False
+            self._write_owner(str(self.query), self.checkpoint, self._newest)
+
     def claim(self, query: str, checkpoint: str, batch_id: int) -> None:
         """Claim the folder for a query that starts with a batch. Create the folder if the query is new.
 
         Raises:
-            BadConfigError: the folder belongs to another query, or is missing although the query is not new; or the
+            BadConfigError: the folder belongs to another query, or is missing or empty although the query is not new; or the
                 checkpoint is on an unknown file system.
             ParkingOutageError: the folder is not writable, or the checkpoint can't be reached.
         """
@@ -147,25 +192,30 @@ class ParkingLocation:
                 "on another machine would not find the parked messages. Pass a URI such as that of the checkpoint, or one "
                 "that begins with file:/ if you want this folder."
             )
-        if self.query is None and batch_id > 0 and not self._exists:
-            raise BadConfigError(
-                f"parking_location={self._path!r} does not exist, but the query resumes at batch {batch_id}, so messages may "
-                "be parked elsewhere. Pass the parking location of the previous start, or restore it from a copy. To start "
-                "without parked messages, which are then lost, create an empty folder (in an object store: with a file "
-                ".empty)."
-            )
+        names = self._names()
+        starts_empty = START_EMPTY in names
         if self.query is None and self._snapshot_ids():
             raise BadConfigError(
                 f"parking_location={self._path!r} has snapshots but no {_OWNER_FILE}, so their owner is unknown. Restore the "
                 f"file from a copy. {_WITHOUT_THEM}"
             )
-        if self.query is None and self._foreign_files():
+        foreign = [name for name in names if not name.startswith(".") and name != START_EMPTY]
+        if self.query is None and foreign:
             raise BadConfigError(
-                f"parking_location={self._path!r} has unrelated files, such as {self._foreign_files()[0]!r}. Pass an empty "
-                "folder."
+                f"parking_location={self._path!r} has unrelated files, such as {foreign[0]!r}. Pass an empty folder."
             )
-        if self.query is None or self.checkpoint != checkpoint:
+        if self.query is None and batch_id > 0 and not starts_empty:
+            is_there = f"has no {_OWNER_FILE}" if self._exists else "does not exist"
+            raise BadConfigError(
+                f"parking_location={self._path!r} {is_there}, but the query resumes at batch {batch_id}. Messages that were "
+                "parked would be lost. Pass the parking location of the previous start, or restore it from a copy. To start "
+                f"without parked messages, or if nothing was ever parked, create a folder that has only a file {START_EMPTY}."
+            )
+        self._is_reset = self._is_reset or starts_empty
+        if self.query is None or self.checkpoint != checkpoint or starts_empty:
             self._write_owner(query, checkpoint, self._newest)
+        if starts_empty:
+            self._delete(START_EMPTY)
         self.query, self.checkpoint = query, checkpoint
 
     def committed(self) -> int | None:
@@ -207,6 +257,11 @@ class ParkingLocation:
             ParkingOutageError: the snapshot is unreadable.
         """
         snapshot_ids = self._snapshot_ids()
+        if snapshot_ids and START_EMPTY in self._names():  # not by a start, which removes it first
+            raise BadConfigError(
+                f"parking_location={self._path!r} has a file {START_EMPTY}, but also snapshots. Their messages would be lost. "
+                "Remove the file to resume with them, or move the snapshots and query.json away."
+            )
         if self._newest is not None and self._newest not in snapshot_ids:
             raise BadConfigError(
                 f"parking_location={self._path!r} lacks its newest snapshot {_file_name(self._newest)}. Restore the file "
@@ -321,6 +376,7 @@ class ParkingLocation:
         for name, data in self._kafka_files.items():
             self._write(name, data)
         is_first = committed == -1
+        self._is_reset = True
         snapshot_id = SnapshotId(0, 0) if is_first or committed is None else SnapshotId(committed, self._number + 1)
         self._keep(snapshot_id, snapshot)
         raise ParkingLocationDeletedError(
@@ -338,6 +394,7 @@ class ParkingLocation:
         owner = {
             "format": FORMAT, "version": VERSION, "app": self._app, "query": query, "checkpoint": checkpoint,
             "newest": None if newest is None else _file_name(newest),
+            **({"reset": True} if self._is_reset else {}),
         }  # fmt: skip
         self._write(_OWNER_FILE, json.dumps(owner).encode())
 
@@ -373,6 +430,7 @@ class ParkingLocation:
             self.query, self.checkpoint = owner["query"], owner["checkpoint"]
             newest = owner["newest"] if version == VERSION else None
             self._newest = None if newest is None else _parse_file_name(newest)
+            self._is_reset = owner.get("reset") is True
         except (ValueError, KeyError, TypeError) as exc:
             raise BadConfigError(
                 f"parking_location={self._path!r} has a {_OWNER_FILE} that is damaged or from another program. {remedy}"
@@ -420,9 +478,6 @@ class ParkingLocation:
     def _snapshot_ids(self) -> list[SnapshotId]:
         return [_parse_file_name(name) for name in self._names() if _NAME.match(name)]
 
-    def _foreign_files(self) -> list[str]:
-        return [name for name in self._names() if not name.startswith(".")]
-
     def _names(self) -> list[str]:
         try:
             return self._folder.names()
@@ -432,6 +487,12 @@ class ParkingLocation:
     def _write(self, name: str, data: bytes) -> None:
         try:
             self._folder.write(name, data)
+        except OSError as exc:
+            raise ParkingOutageError(f"parking_location={self._path!r} is not writable ({exc}).") from exc
+
+    def _delete(self, name: str) -> None:
+        try:
+            self._folder.delete(name)
         except OSError as exc:
             raise ParkingOutageError(f"parking_location={self._path!r} is not writable ({exc}).") from exc
 

@@ -126,6 +126,7 @@ class TrackedQuery:
         self._quiet_since = self._looked_at = self._published_at = time.monotonic()
         self._has_other_columns = False
         self._offsets = CompletedOffsets({})
+        self._noted_number, self._note_after = -1, 0.0
 
     # -- calls of TrackedBatches
 
@@ -139,6 +140,7 @@ class TrackedQuery:
         try:
             snapshot = self._store.load(before)
             must_save = self._store.start_saving(before)
+            self._check_number(before)
             self._offsets = CompletedOffsets(self._acker.completed_offsets(self._options.spout_id))
             self._rows.stream = self._queries.columns(self._store.query, self.run)
             if snapshot is not None:
@@ -197,6 +199,7 @@ class TrackedQuery:
             try:
                 self._states.move_to(QueryState.DRAINING)
                 self._drain_until(deadline)
+                self._note_number()
                 is_active = self.is_active
                 if not is_active:
                     self._loop.rest()
@@ -223,6 +226,7 @@ class TrackedQuery:
                 try:
                     self._finish_emission()
                     self._save_at_last()
+                    self._note_number()
                 finally:
                     self._close(QueryState.ENDED, None)
 
@@ -253,6 +257,17 @@ class TrackedQuery:
         )
 
     # -- start and end
+
+    def _check_number(self, before: int) -> None:
+        """Refuse a parking location that is older than the newest one. If numbers start over, lower that in Redis."""
+        query, app = str(self._store.query), app_of(self._acker)
+        noted, number = app.snapshot_number(query), self._store.number
+        self._store.check_number(noted, before)
+        self._noted_number = -1 if noted is None else noted
+        if number < self._noted_number:  # a higher one can wait
+            app.write_snapshot_number(query, number)
+            self._noted_number = number
+        self._store.confirm_number()
 
     def _restore(self, snapshot: Snapshot) -> None:
         options = self._options
@@ -425,6 +440,7 @@ class TrackedQuery:
     def _work(self) -> None:
         """Run the worker thread, which ends with the query."""
         while not self._states.wait_until_over(PAUSE_SECS):
+            self._note_number()  # without the lock, so that no micro-batch waits for Redis
             with self._lock:
                 if self._states.state is QueryState.BETWEEN_BATCHES:
                     try:
@@ -445,6 +461,7 @@ class TrackedQuery:
             if not self.is_active:
                 self._finish_emission()
                 self._save_at_last()
+                self._note_number()
                 self._loop.rest()  # until a `drain`
                 self._states.move_to(QueryState.RESTING)
                 self._publish_status()
@@ -573,6 +590,23 @@ class TrackedQuery:
             log.warning("could not publish completed offsets, will retry app=%s error=%s", self._acker.config.app, exc)
             return
         self._offsets.mark_published(changed)
+
+    def _note_number(self) -> None:
+        """Note the number of the newest snapshot in Redis. After an error, a later call does."""
+        number, now = self._store.number, time.monotonic()
+        if number == self._noted_number or now < self._note_after:
+            return
+        try:
+            app_of(self._acker).write_snapshot_number(str(self._store.query), number)
+            self._noted_number = number
+        except ClosedError:
+            return
+        except AckerError as exc:
+            self._note_after = now + LOOK_SECS
+            log.warning(
+                "could not note the newest snapshot, will retry app=%s number=%d error=%s",
+                self._acker.config.app, number, exc,
+            )  # fmt: skip
 
     def _save(self) -> None:
         """Save parked messages if they changed. During an outage, process outcomes until saving works.

@@ -80,7 +80,8 @@ class TrackedBatches:
                 sinks before it returns.
             acker: acker of this process, which receives the outcomes.
             parking_location: folder for parked messages: a path, or a URI that pyarrow or fsspec knows, such as `s3://`. Use
-                it for this query only, and keep it like its checkpoint. It is created if the query is new.
+                it for this query only, and keep it like its checkpoint. It is created if the query is new. In an
+                empty folder with a file `start_empty`, a query that isn't new begins without parked messages.
             checkpoint_location: path or URI of the query's option `checkpointLocation`, which is read. Needed with Spark
                 Connect. None: Spark's own word for it is used, which pyarrow may not understand.
             ids: name of an integer column with message ids, not null; or `MessageIds.offsets(...)`, without progress, which

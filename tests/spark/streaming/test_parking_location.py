@@ -3,18 +3,28 @@
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
-from acker_redis import Acker, BadConfigError, RetryPolicy
+from acker_redis import Acker, BadConfigError, RetryPolicy, ServerOutOfMemoryError
+from acker_redis.acker import app_of
 from acker_redis.spark import Tracker
-from acker_redis.spark.streaming.parking_location import ParkingLocation, ParkingOutageError
+from acker_redis.spark.streaming.parking_location import (
+    ParkingLocation,
+    ParkingLocationDeletedError,
+    ParkingOutageError,
+)
+from acker_redis.spark.streaming.snapshot import Snapshot
+from acker_redis.spout.in_flight import Attempts
 from acker_redis.testing import wait_until
 from tests.spark.streaming.test_streams import (
     CONFIG,
@@ -54,6 +64,10 @@ def set_back(folder: Path, batches: int) -> None:
         for log in ("commits", "offsets", "sources/0"):
             for name in (f"{number}", f".{number}.crc"):
                 (checkpoint / log / name).unlink(missing_ok=True)
+
+
+def number_in_redis(acker: Acker, folder: Path) -> int | None:
+    return app_of(acker).snapshot_number(json.loads((folder / "checkpoint" / "metadata").read_text())["id"])
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -213,6 +227,127 @@ def test_parking_without_query_json_or_in_old_format_is_refused(spark: Any, acke
     about.write_text(text)
     go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
     assert written(tmp_path) == [1, 2, 7]
+
+
+def test_emptied_parking_is_refused_until_the_user_starts_empty(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    for first in (0, 10):
+        give(tmp_path, [first + 1, first + 7])
+        go_on(spark, acker, tmp_path)
+    for path in (tmp_path / "parked").iterdir():
+        path.unlink()
+    give(tmp_path, [27])
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match=r"has no query\.json, but the query resumes at batch 2"):
+            go_on(spark, acker, tmp_path)
+    (tmp_path / "parked" / "start_empty").touch()
+    go_on(spark, acker, tmp_path)
+    assert parked(tmp_path) == [27]
+    assert not (tmp_path / "parked" / "start_empty").exists()
+    assert number_in_redis(acker, tmp_path) == 0
+    give(tmp_path, [37])
+    go_on(spark, acker, tmp_path)
+    assert parked(tmp_path) == [27, 37]
+
+
+def test_parking_restored_from_an_older_copy_is_refused(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, [1, 7])
+    go_on(spark, acker, tmp_path)
+    shutil.copytree(tmp_path / "parked", tmp_path / "copy")
+    give(tmp_path, [11, 17])
+    go_on(spark, acker, tmp_path)
+    assert parked(tmp_path) == [7, 17]
+    (tmp_path / "parked").rename(tmp_path / "newest")
+    shutil.copytree(tmp_path / "copy", tmp_path / "parked")
+    give(tmp_path, [2])
+    before = contents(tmp_path)
+    with pytest.raises(
+        StreamingQueryException, match=r"is an older copy: its newest snapshot is number 0, but number \d"
+    ):
+        go_on(spark, acker, tmp_path)
+    assert contents(tmp_path) == before
+    shutil.rmtree(tmp_path / "parked")
+    (tmp_path / "newest").rename(tmp_path / "parked")
+    go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
+    assert written(tmp_path) == [1, 2, 7, 11, 17]
+
+
+@pytest.mark.parametrize("lower", [-1, 0])
+def test_snapshot_number_that_redis_lost_is_raised_at_start(
+    spark: Any, acker: Acker, tmp_path: Path, lower: int
+) -> None:
+    for first in (0, 10):
+        give(tmp_path, [first + 1, first + 7])
+        go_on(spark, acker, tmp_path)
+    noted = number_in_redis(acker, tmp_path)
+    assert noted == max(int(path.stem[11:]) for path in (tmp_path / "parked").glob("*.parquet"))
+    app_of(acker).write_snapshot_number(json.loads((tmp_path / "parked" / "query.json").read_text())["query"], lower)
+    with handler_of(acker, tmp_path) as handler:
+        handler.drain(0)
+    assert number_in_redis(acker, tmp_path) == noted
+
+
+def test_start_empty_beside_snapshots_is_refused(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, [1, 7])
+    go_on(spark, acker, tmp_path)
+    (tmp_path / "parked" / "start_empty").touch()
+    with pytest.raises(BadConfigError, match="has a file start_empty, but also snapshots"):
+        handler_of(acker, tmp_path)
+    (tmp_path / "parked" / "start_empty").unlink()
+    go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
+    assert written(tmp_path) == [1, 7]
+
+
+def test_query_that_was_not_tracked_before_starts_empty(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, [1])
+    start(spark, tmp_path, lambda batch, _: batch.count()).awaitTermination()
+    give(tmp_path, [2])
+    with pytest.raises(
+        StreamingQueryException, match=r"does not exist.*create a folder that has only a file start_empty"
+    ):
+        go_on(spark, acker, tmp_path)
+    (tmp_path / "parked").mkdir()
+    (tmp_path / "parked" / "start_empty").touch()
+    go_on(spark, acker, tmp_path, partial(plain, tmp_path))
+    assert written(tmp_path) == [2]
+
+
+def test_unwritable_snapshot_number_delays_no_commit(
+    spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    give(tmp_path, [1, 7], [2, 17])
+    with monkeypatch.context() as patched:
+        patched.setattr(type(app_of(acker)), "write_snapshot_number", raise_full)
+        go_on(spark, acker, tmp_path)
+    assert "could not note the newest snapshot, will retry" in caplog.text
+    assert number_in_redis(acker, tmp_path) is None
+    go_on(spark, acker, tmp_path, partial(plain, tmp_path), drain=True)
+    assert written(tmp_path) == [1, 2, 7, 17]
+    assert number_in_redis(acker, tmp_path) is not None
+
+
+def raise_full(*_: object) -> None:
+    raise ServerOutOfMemoryError("full")
+
+
+def test_recreated_parking_counts_although_its_number_is_lower(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    """Redis isn't told when the folder is created again, for it may be away."""
+    folder = str(tmp_path / "parked")
+    (tmp_path / "checkpoint" / "commits").mkdir(parents=True)
+    store = ParkingLocation(folder, "streams")
+    store.claim("q", str(tmp_path / "checkpoint"), 0)
+    store.start_saving(0)
+    snapshot = Snapshot(Attempts.first(np.array([], np.int64)), np.array([]), [], [], [], StructType(), "id")
+    for _ in range(3):
+        store.save(0, snapshot, -1)
+    shutil.rmtree(folder)
+    with pytest.raises(ParkingLocationDeletedError):
+        store.save(0, snapshot, -1)
+    for is_refused in (False, True):  # the first start takes the number over
+        store = ParkingLocation(folder, "streams")
+        store.start_saving(1)
+        with pytest.raises(BadConfigError, match="is an older copy") if is_refused else nullcontext():
+            store.check_number(2, 1)
+        store.confirm_number()
 
 
 def fill(folder: Path, name: str) -> Path:

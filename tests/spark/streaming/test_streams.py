@@ -545,14 +545,14 @@ def test_parking_location_of_another_query_is_refused_at_start(spark: Any, acker
 
     location.rename(tmp_path / "moved")
     give(tmp_path, range(40, 80))
-    with handler_of(acker, tmp_path) as handler, pytest.raises(StreamingQueryException, match="messages may be parked"):
+    with handler_of(acker, tmp_path) as handler, pytest.raises(StreamingQueryException, match="does not exist"):
         start(spark, tmp_path, handler).awaitTermination()
     location.mkdir()
     (location / "data.csv").touch()
     with handler_of(acker, tmp_path) as handler, pytest.raises(StreamingQueryException, match="has unrelated files"):
         start(spark, tmp_path, handler).awaitTermination()
     assert acker.stats().inits == emitted
-    (location / "data.csv").unlink()
+    (location / "data.csv").rename(location / "start_empty")
     with handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler:
         start(spark, tmp_path, handler).awaitTermination()
     assert set(range(40, 80)) <= set(written(tmp_path))
