@@ -200,6 +200,7 @@ class StreamSettings(RunSettings):
     batch_wait_secs: float
     on_messages_done: Callable[[Int64Array], object] | None
     kafka_group: GroupSettings | None
+    parked_columns: Mapping[str, str | None]
 
 
 @dataclass(frozen=True)

@@ -135,17 +135,19 @@ class ParkedMessages:
                     del self._queued[message]
         return following
 
-    def refit(self, refit: Callable[[bytes], bytes]) -> None:
-        """Convert all rows to the current columns."""
+    def refit(self, refit: Callable[[bytes], bytes], check: Callable[[], object]) -> None:
+        """Convert all rows to the current columns. If `check` raises after that, they stay as they were."""
 
         def refitted(row: ParkedRow) -> ParkedRow:
             return ParkedRow(row.since_ms, refit(row.data))
 
-        self._rows = {message: refitted(row) for message, row in self._rows.items()}
-        self._queued = {
+        rows = {message: refitted(row) for message, row in self._rows.items()}
+        queued = {
             message: deque(None if row is None else refitted(row) for row in rows)
             for message, rows in self._queued.items()
         }
+        check()
+        self._rows, self._queued = rows, queued
         self._row_changes += 1
 
     def counts(self) -> dict[Cause, int]:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -31,7 +31,7 @@ from acker_redis.spark.emission.messages import PAYLOAD, Places, among, as_json,
 from acker_redis.spark.emission.place_columns import place_columns
 from acker_redis.spark.protocol import arguments
 from acker_redis.spark.streaming.parked_messages import ParkedMessages
-from acker_redis.spark.streaming.schema_changes import row_converter
+from acker_redis.spark.streaming.schema_changes import SchemaChange
 from acker_redis.spark.streaming.snapshot import ParkedRow, Snapshot
 from acker_redis.spark.worker import row_codec
 from acker_redis.spout.in_flight import Emission
@@ -54,7 +54,11 @@ class ParkedRows:
     """
 
     def __init__(
-        self, messages: ParkedMessages, dead_letter_bytes: int, keep: Callable[[], object] = lambda: None
+        self,
+        messages: ParkedMessages,
+        dead_letter_bytes: int,
+        keep: Callable[[], object] = lambda: None,
+        names: Mapping[str, str | None] | None = None,
     ) -> None:
         """Start without a micro-batch.
 
@@ -62,12 +66,13 @@ class ParkedRows:
             messages: parked messages.
             dead_letter_bytes: longest row that a dead letter keeps as JSON, in bytes.
             keep: function that is called before a part of the micro-batch is read, as many others may be.
+            names: present names of columns of parked rows; see `TrackedBatches`.
         """
         self.messages = messages
         self.column = ""
         self.schema: StructType | None = None
         self.stream: str | None = None
-        self._dead_letter_bytes, self._keep = dead_letter_bytes, keep
+        self._dead_letter_bytes, self._keep, self._names = dead_letter_bytes, keep, names or {}
         self._frame: DataFrame | None = None
         self._ids = np.array([], np.int64)
         self._has_others = False
@@ -96,16 +101,17 @@ class ParkedRows:
         """Start a micro-batch. Return the ids of the messages that may be emitted.
 
         Raises:
-            BadConfigError: a column has another type than in parked rows.
+            BadConfigError: a column has another type than in parked rows, or one is missing of which they have values.
         """
         if len(self.messages):
             self._check_column(column)
         frame = _nullable(frame, column)
         if self.schema is not None and self.schema != frame.schema:
             is_case_sensitive = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
-            converter = row_converter(self.schema, frame.schema, case_sensitive=is_case_sensitive)
+            change = SchemaChange(is_case_sensitive, self._names)
+            converter = change.converter(self.schema, frame.schema)
             if converter is not None:
-                self.messages.refit(lambda data: row_codec.refit(data, converter))
+                self.messages.refit(lambda data: row_codec.refit(data, converter), change.check_lost)
         self.schema, self.column, self._spark = frame.schema, column, frame.sparkSession
         left = self.messages.left_ids()
         unique, counts = np.unique(ids, return_counts=True)

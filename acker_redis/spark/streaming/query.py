@@ -106,7 +106,7 @@ class TrackedQuery:
         )
         self._messages = ParkedMessages(self._spout.state, lambda: self._spout.replaying)
         self._reads = BatchReads(lambda: queries.is_repeatable(store.query, self.run))
-        self._rows = ParkedRows(self._messages, options.dead_letter_bytes, self._reads.keep)
+        self._rows = ParkedRows(self._messages, options.dead_letter_bytes, self._reads.keep, options.parked_columns)
         before_saves = (lambda: None) if self._group is None else self._group.keep_letters
         self._writer = SnapshotWriter(store, self._messages, self._rows.snapshot, before_saves)
         self._loop = SpoutLoop(self._spout, self._emit)

@@ -72,6 +72,7 @@ class TrackedBatches:
         on_messages_done: Callable[[Int64Array], object] | None = None,
         kafka_group: str | None = None,
         kafka: Mapping[str, object] | None = None,
+        parked_columns: Mapping[str, str | None] | None = None,
     ) -> None:
         """Check the settings and the parking location before the query starts.
 
@@ -108,6 +109,11 @@ class TrackedBatches:
             kafka_group: consumer group to which completed offsets are committed after each micro-batch, if the stream is that
                 of Spark's own source of Kafka. No other program may be a member of it. None: no group.
             kafka: settings of the client that commits, as librdkafka names them; see `run_kafka`. Needs `kafka_group`.
+            parked_columns: columns of parked rows that the stream no longer has, and their present names; None in place of a
+                name: their values may be lost. Fields of structs are named by their path, such as `order.price`, and elements
+                of arrays and values of maps are named `element` and `value` in it. Names that parked rows have already are
+                unchanged, so a mapping may stay in the program. None: a missing column ends the query if it has values in
+                parked rows.
 
         Raises:
             BadConfigError: a setting is out of range or of the wrong type; there is no SparkSession; the parking location
@@ -121,6 +127,7 @@ class TrackedBatches:
             "max_spout_pending": max_spout_pending, "max_parked": max_parked, "batch_wait_secs": batch_wait_secs,
             "emit_timeout_secs": emit_timeout_secs, "spout_id": spout_id, "executor_url": executor_url,
             "on_messages_done": on_messages_done, "kafka_group": kafka_group, "kafka": kafka,
+            "parked_columns": parked_columns,
         }  # fmt: skip
         settings = run_settings(
             "TrackedBatches", pipeline, acker=acker, executor_url=executor_url, spout_id=spout_id, retry=retry,
@@ -153,6 +160,7 @@ class TrackedBatches:
         self._settings = StreamSettings(
             **vars(settings), ids=checked_ids, max_parked=max_parked, batch_wait_secs=batch_wait_secs,
             kafka_group=group_settings("TrackedBatches", kafka_group, kafka, checked_ids),
+            parked_columns=_column_names(parked_columns),
             on_messages_done=None if on_messages_done is None else with_retries(on_messages_done, "on_messages_done"),
         )  # fmt: skip
         self._queries = spark_queries(spark, checkpoint_location)
@@ -356,6 +364,30 @@ class TrackedBatches:
                 except AckerError as exc:  # the first micro-batch raises it, but may be far off
                     log.error("could not start to emit parked messages app=%s error=%s", self._acker.config.app, exc)
                 return
+
+
+def _column_names(parked_columns: object) -> dict[str, str | None]:
+    """Check the names of columns of parked rows.
+
+    Raises:
+        BadConfigError: they are not a mapping of names to names or None, or two have the same present name.
+    """
+    names = {} if parked_columns is None else parked_columns
+    is_valid = isinstance(names, Mapping) and all(
+        isinstance(old, str) and (new is None or isinstance(new, str)) for old, new in names.items()
+    )
+    if not is_valid or not isinstance(names, Mapping):
+        raise BadConfigError(
+            f"TrackedBatches: parked_columns={parked_columns!r} is not a mapping of column names. Pass old names with their "
+            "present names, or None for columns whose values may be lost."
+        )
+    present = [new for new in names.values() if new is not None]
+    if len(present) > len(set(present)):
+        raise BadConfigError(
+            f"TrackedBatches: parked_columns={parked_columns!r} gives one name to several columns. Only one of them can have "
+            "it. Use distinct names."
+        )
+    return dict(names)
 
 
 def _connected_copy(url: str, config: AckerConfig, handler: str, arguments: Mapping[str, Any]) -> TrackedBatches:

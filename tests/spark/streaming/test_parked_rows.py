@@ -131,7 +131,7 @@ CHANGES: dict[str, Change] = {
     "done": lambda stream: stream.messages.done(np.array([1])),
     "emitted": lambda stream: stream.state.next_emission(time.monotonic() + 1, None),
     "lost": lambda stream: stream.state.lose_all(time.monotonic()),
-    "refitted": lambda stream: stream.messages.refit(lambda data: data + b"!"),
+    "refitted": lambda stream: stream.messages.refit(lambda data: data + b"!", lambda: None),
 }
 
 

@@ -19,20 +19,23 @@ from pyspark.sql.types import (
 
 from acker_redis import BadConfigError
 from acker_redis.spark.protocol import arguments
-from acker_redis.spark.streaming.schema_changes import row_converter
+from acker_redis.spark.streaming.schema_changes import SchemaChange
 from acker_redis.spark.worker import row_codec
 
 INT, TEXT = IntegerType(), StringType()
+ANY_CASE = SchemaChange(case_sensitive=False)
 
 
 def of(nullable: bool = True, **columns: DataType) -> StructType:
     return StructType([StructField(name, kind, nullable) for name, kind in columns.items()])
 
 
-def refitted(old: StructType, new: StructType, row: dict[str, Any], *, case_sensitive: bool = False) -> dict[str, Any]:
+def refitted(
+    old: StructType, new: StructType, row: dict[str, Any], *, change: SchemaChange = ANY_CASE
+) -> dict[str, Any]:
     """Through their bytes, as they are parked."""
     (payload,) = row_codec.to_bytes(pa.array([row], pa.struct(list(arguments.arrow_schema(old)))), 1 << 31)
-    found = row_converter(old, new, case_sensitive=case_sensitive)
+    found = change.converter(old, new)
     assert payload is not None
     payload = payload if found is None else row_codec.refit(payload, found)
     (made,) = row_codec.from_bytes([payload], arguments.arrow_schema(new)).to_pylist()
@@ -64,13 +67,66 @@ def test_parked_row_keeps_its_values_when_columns_change(
 
 
 def test_columns_of_other_case_differ_if_case_sensitive() -> None:
-    assert refitted(of(a=INT), of(A=INT), {"a": 1}, case_sensitive=True) == {"A": None}
+    assert refitted(of(a=INT), of(A=INT), {"a": 1}, change=SchemaChange(case_sensitive=True)) == {"A": None}
 
 
 def test_column_that_became_not_null_is_no_schema_change() -> None:
     assert (
-        row_converter(of(a=INT), of(a=INT, nullable=False), case_sensitive=False) is None
+        SchemaChange(case_sensitive=False).converter(of(a=INT), of(a=INT, nullable=False)) is None
     )  # the frame has them nullable
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "row", "lost"),
+    [
+        (of(a=INT, b=TEXT), of(b=TEXT), {"a": 1, "b": "x"}, {"a": 1}),
+        (of(a=INT, b=TEXT), of(b=TEXT), {"a": None, "b": "x"}, {}),
+        (of(v=TEXT), of(text=TEXT), {"v": "x"}, {"v": 1}),
+        (of(a=INT), of(A=INT), {"a": 1}, {}),
+        (of(s=of(a=INT, b=TEXT)), of(s=of(a=INT)), {"s": {"a": 1, "b": "x"}}, {"s.b": 1}),
+        (of(s=of(a=INT, b=TEXT)), of(s=of(a=INT)), {"s": None}, {}),
+        (of(s=ArrayType(of(a=INT, b=INT))), of(s=ArrayType(of(a=INT))),
+         {"s": [{"a": 1, "b": 2}, {"a": 1, "b": None}, {"a": 1, "b": 3}]}, {"s.element.b": 2}),
+    ],
+)  # fmt: skip
+def test_values_of_columns_that_are_gone_are_counted_as_lost(
+    old: StructType, new: StructType, row: dict[str, Any], lost: dict[str, int]
+) -> None:
+    change = SchemaChange(case_sensitive=False)
+    refitted(old, new, row, change=change)
+    assert change.lost == lost
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "names", "row", "wanted"),
+    [
+        (of(v=TEXT), of(text=TEXT), {"v": "text"}, {"v": "x"}, {"text": "x"}),
+        (of(V=TEXT), of(Text=TEXT), {"v": "text"}, {"V": "x"}, {"Text": "x"}),
+        (of(text=TEXT), of(text=TEXT), {"v": "text"}, {"text": "x"}, {"text": "x"}),
+        (of(v=TEXT), of(v=TEXT), {"v": "text"}, {"v": "x"}, {"v": "x"}),
+        (of(v=TEXT), of(v=TEXT, text=TEXT), {"v": "text"}, {"v": "x"}, {"v": None, "text": "x"}),
+        (of(v=TEXT, text=TEXT), of(v=TEXT, text=TEXT), {"v": "text"}, {"v": "x", "text": "y"}, {"v": "x", "text": "y"}),
+        (of(a=INT, v=TEXT), of(a=INT), {"v": None}, {"a": 1, "v": "x"}, {"a": 1}),
+        (of(v=TEXT), of(v=TEXT), {"v": None}, {"v": "x"}, {"v": "x"}),
+        (of(o=of(v=TEXT)), of(order=of(text=TEXT)), {"o": "order", "o.v": "order.text"},
+         {"o": {"v": "x"}}, {"order": {"text": "x"}}),
+        (of(s=ArrayType(of(v=INT))), of(s=ArrayType(of(w=INT))), {"s.element.v": "s.element.w"},
+         {"s": [{"v": 1}, None]}, {"s": [{"w": 1}, None]}),
+    ],
+)  # fmt: skip
+def test_renamed_columns_keep_their_values(
+    old: StructType, new: StructType, names: dict[str, str | None], row: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    change = SchemaChange(case_sensitive=False, names=names)
+    assert refitted(old, new, row, change=change) == wanted
+    change.check_lost()
+
+
+def test_mapping_to_a_column_that_is_not_there_saves_no_value() -> None:
+    change = SchemaChange(case_sensitive=False, names={"v": "text"})
+    refitted(of(v=TEXT, a=INT), of(a=INT), {"v": "x", "a": 1}, change=change)
+    with pytest.raises(BadConfigError, match=r"1 values in column 'v', which the stream has no more.*\{'v': None\}"):
+        change.check_lost()
 
 
 def nested(nullable: bool) -> list[StructType]:
@@ -80,12 +136,12 @@ def nested(nullable: bool) -> list[StructType]:
 
 def test_nested_fields_may_become_nullable_but_not_required() -> None:
     for null, never in zip(nested(True), nested(False), strict=True):
-        assert row_converter(never, null, case_sensitive=False) is None
+        assert SchemaChange(case_sensitive=False).converter(never, null) is None
         with pytest.raises(BadConfigError, match=r"Column 's\.\w+' is not nullable now.*drain"):
-            row_converter(null, never, case_sensitive=False)
+            SchemaChange(case_sensitive=False).converter(null, never)
     with pytest.raises(BadConfigError, match=r"'s\.b' is not nullable now"):
-        row_converter(
-            of(s=of(a=INT)), of(s=StructType([*of(a=INT), StructField("b", INT, False)])), case_sensitive=False
+        SchemaChange(case_sensitive=False).converter(
+            of(s=of(a=INT)), of(s=StructType([*of(a=INT), StructField("b", INT, False)]))
         )
 
 
@@ -103,8 +159,8 @@ def test_nested_fields_may_become_nullable_but_not_required() -> None:
 )
 def test_incompatible_or_ambiguous_columns_are_refused(old: StructType, new: StructType, told: str) -> None:
     with pytest.raises(BadConfigError, match=f"{told}.*drain"):
-        row_converter(old, new, case_sensitive=False)
+        SchemaChange(case_sensitive=False).converter(old, new)
 
 
 def test_string_with_another_collation_is_no_schema_change() -> None:
-    assert row_converter(of(a=TEXT), of(a=StringType("UNICODE_CI")), case_sensitive=False) is None
+    assert SchemaChange(case_sensitive=False).converter(of(a=TEXT), of(a=StringType("UNICODE_CI"))) is None

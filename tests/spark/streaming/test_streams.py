@@ -287,7 +287,8 @@ def test_columns_may_be_added_or_dropped_but_not_retyped(spark: Any, acker: Acke
         seen.extend(tuple(row)[:2] for row in messages.select("id", "n").collect())
         plain(tmp_path, tracker, messages)
 
-    with handler_of(acker, tmp_path, run, retry=RetryPolicy(max_attempts=9, first_delay_secs=0)) as handler:
+    retry = RetryPolicy(max_attempts=9, first_delay_secs=0)
+    with handler_of(acker, tmp_path, run, retry=retry, parked_columns={"old": None}) as handler:
         start(spark, tmp_path, handler, "id bigint, n int").awaitTermination()
         handler.drain(180)
     assert sorted(seen, key=str) == [(18, 5), (7, None)]
@@ -377,6 +378,63 @@ def test_column_renamed_in_case_keeps_its_parked_values(spark: Any, acker: Acker
     assert {one for table in found if "item" in table.column_names for one in table["item"].to_pylist()} == {
         "unicorn", "horse",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_renamed_column_ends_the_query_until_its_new_name_is_given(
+    spark: Any, acker: Acker, tmp_path: Path, within: bool
+) -> None:
+    """Else a parked row would be acked with a null in place of its value. Also for a field of a struct."""
+
+    def texts(name: str, value: str) -> pa.Table:
+        column = pa.array([{name: value}]) if within else [value]
+        return pa.table({"id": pa.array([7], pa.int64()), "s" if within else name: column})
+
+    def schema(name: str) -> str:
+        return f"id bigint, s struct<{name}: string>" if within else f"id bigint, {name} string"
+
+    give(tmp_path, texts("v", "unicorn"))
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler, schema("v")).awaitTermination()
+    before = (snapshots(tmp_path), parked(tmp_path))
+    give(tmp_path, texts("text", "horse").set_column(0, "id", pa.array([8], pa.int64())))
+    old, new = ("s.v", "s.text") if within else ("v", "text")
+    refused = rf"1 values in column '{old}'.*parked_columns=\{{'{old}': 'NEW_NAME'\}}.*accept the loss"
+    with (
+        handler_of(acker, tmp_path, partial(plain, tmp_path)) as handler,
+        pytest.raises(StreamingQueryException, match=refused),
+    ):
+        start(spark, tmp_path, handler, schema("text")).awaitTermination()
+    assert (snapshots(tmp_path), parked(tmp_path)) == before
+    for _ in range(2):  # the mapping may stay
+        with handler_of(acker, tmp_path, partial(plain, tmp_path), parked_columns={old: new}) as handler:
+            start(spark, tmp_path, handler, schema("text")).awaitTermination()
+            assert handler.drain(180).parked == {}
+    found = [row for path in (tmp_path / "out").glob("*.parquet") for row in pq.read_table(path).to_pylist()]
+    kept = {row["id"]: row["s"]["text"] if within else row["text"] for row in found}
+    assert kept == {7: "unicorn", 8: "horse"}
+
+
+def test_dropped_column_is_accepted_if_its_parked_values_are_null_or_may_be_lost(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    columns = {"id": pa.array([7, 17], pa.int64()), "v": ["unicorn", None], "w": pa.array([None, None], pa.string())}
+    give(tmp_path, pa.table(columns))
+    with handler_of(acker, tmp_path) as handler:
+        start(spark, tmp_path, handler, "id bigint, v string, w string").awaitTermination()
+    give(tmp_path, [8])
+    with handler_of(acker, tmp_path, partial(plain, tmp_path), parked_columns={"v": None}) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+        assert handler.drain(180).parked == {}
+    assert written(tmp_path) == [7, 8, 17]
+
+
+@pytest.mark.parametrize("wrong", [["v"], {"v": 7}, {7: "v"}, "v"])
+def test_parked_columns_that_are_no_mapping_are_refused(acker: Acker, tmp_path: Path, spark: Any, wrong: Any) -> None:
+    with pytest.raises(BadConfigError, match="is not a mapping of column names"):
+        handler_of(acker, tmp_path, parked_columns=wrong)
+    with pytest.raises(BadConfigError, match="gives one name to several columns"):
+        handler_of(acker, tmp_path, parked_columns={"v": "text", "w": "text"})
 
 
 def test_parked_messages_wait_for_new_columns_of_a_silent_source(
