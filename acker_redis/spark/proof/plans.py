@@ -23,6 +23,9 @@ _TRACKERS = "_acker_"
 _TRACKERS_FILTER = f"Filter NOT (coalesce({SHARE}#"
 """Beginning of the node by which `Tracker.filter` drops rows."""
 
+INDENT = re.compile(r"(?:[: ] {2})*(?:[:+]- )?")
+"""Before a node in the text of a plan: three characters for each node that it is below."""
+
 METER = "CollectMetrics"
 """Kind of a meter's node."""
 _LIMITS = ("GlobalLimit", "LocalLimit", "Tail")
@@ -102,10 +105,19 @@ def each(sequence: "JavaObject") -> Iterator[Any]:
 def analyzed_text(frame: DataFrame) -> str:
     """Return the text of a frame's analyzed plan. A client of Spark Connect gets nothing else of it."""
     if is_connect(frame.sparkSession):
-        text = str(frame._explain_string(extended=True))  # type: ignore[operator]  # noqa: SLF001
-        described = text.partition("== Analyzed Logical Plan ==\n")[2].partition("\n== Optimized Logical Plan ==")[0]
-        return described.partition("\n")[2]  # the first line has the columns
+        return analyzed_part(str(frame._explain_string(extended=True)))  # type: ignore[operator]  # noqa: SLF001
     return str(frame._jdf.queryExecution().analyzed().toString())  # noqa: SLF001
+
+
+def analyzed_part(explained: str) -> str:
+    """Return the analyzed plan in the text of an extended explain."""
+    described = explained.partition("== Analyzed Logical Plan ==\n")[2].partition("\n== Optimized Logical Plan ==")[0]
+    return described.partition("\n")[2]  # the first line has the columns
+
+
+def kinds_in(plan: str) -> set[str]:
+    """Return the names of the nodes in the text of a plan."""
+    return {INDENT.sub("", line, count=1).split(" ", 1)[0] for line in plan.splitlines() if line}
 
 
 def is_cached(query: "JavaObject") -> bool:

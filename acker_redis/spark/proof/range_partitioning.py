@@ -12,13 +12,11 @@ from pyspark.sql import DataFrame, SparkSession
 from acker_redis.errors import PipelineError
 from acker_redis.spark.proof import requests
 from acker_redis.spark.proof.metrics import PREFIX
-from acker_redis.spark.proof.plans import METER, analyzed_text
+from acker_redis.spark.proof.plans import INDENT, METER, analyzed_text
 from acker_redis.spark.runtime.sessions import is_connect, version_of
 
 _COUNT_TWICE = ("4.0.", "4.1.", "4.2.")
 
-_INDENT = re.compile(r"(?:[: ] {2})*(?:[:+]- )?")
-"""Before a node in the text of a plan: three characters for each node that it is below."""
 _BY_RANGE = re.compile(
     r"Sort \[.*\], true\b|RepartitionByExpression \[.*? (?:ASC|DESC) NULLS (?:FIRST|LAST)", re.DOTALL
 )
@@ -72,7 +70,7 @@ def _walk(plan: str, queries_by_range: set[str]) -> bool:
     """Return True if a meter is found below a range partitioning. Add the queries that are read below one."""
     is_by_range: list[bool] = []  # of the last node at each depth: whether it is a range partitioning, or below one
     for line in plan.splitlines():
-        node = _INDENT.sub("", line, count=1)
+        node = INDENT.sub("", line, count=1)
         depth = (len(line) - len(node)) // 3
         if depth > len(is_by_range) or (is_by_range and not depth):
             continue  # the rest of a name with a line break

@@ -16,6 +16,7 @@ from acker_redis.spark.emission.roots import salts, shares_of
 from acker_redis.spark.emission.runner import Pipeline
 from acker_redis.spark.operators import tracking
 from acker_redis.spark.proof.equation import Equation
+from acker_redis.spark.proof.id_lineage import check_id_lineage
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import arguments, shares
 from acker_redis.spark.runs.options import MessageIds, check_messages, message_ids
@@ -114,6 +115,7 @@ def check_pipeline(
     check_corrupt_records(messages)
     spark, run_id = messages.sparkSession, uuid.uuid4().hex
     frame, column = with_message_ids(messages, wanted.id_column, wanted.partition, wanted.offset)
+    check_id_lineage(frame, column, "check_pipeline")
     outputs = Outputs(output, only_checked=True)
     key = f"{_APP}:{run_id}:0"
     tag = f"acker:{key}"

@@ -17,6 +17,7 @@ from acker_redis.spark.emission.messages import RunMessages, not_done, with_mess
 from acker_redis.spark.emission.place_columns import place_columns
 from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
 from acker_redis.spark.emission.whole_output import WholeOutput
+from acker_redis.spark.proof.id_lineage import check_id_lineage
 from acker_redis.spark.protocol import arguments
 from acker_redis.spark.runs.callbacks import with_retries
 from acker_redis.spark.runs.late_ids import may_learn_ids
@@ -123,9 +124,10 @@ def run_tracked(
         progress: function that is called several times a second with a `Progress`.
 
     Raises:
-        PipelineError: a column is missing or has a type that Python workers can't receive, or `_corrupt_record` of
-            `read_files` is missing. Nothing was emitted. Or message ids are null or not distinct. Nothing was acked, but
-            the first emission may have been written.
+        PipelineError: a column is missing or has a type that Python workers can't receive; `_corrupt_record` of
+            `read_files` is missing; or another job may give the message ids to other rows, as those of
+            `monotonically_increasing_id` behind a shuffle. Nothing was emitted. Or message ids are null or not distinct.
+            Nothing was acked, but the first emission may have been written.
         BadConfigError: a setting is out of range or of the wrong type; the offset file belongs to another app or source, is
             in use, or is inside the source's folder; an executor can't reach the acker with `executor_url`; or `run_id`
             belongs to an earlier run. Nothing was emitted.
@@ -184,6 +186,7 @@ def run_dataframe(
     keeps = replay.max_bytes > 0
     url = settings.url(messages.sparkSession, is_needed=keeps)
     messages, column = with_message_ids(messages, ids.id_column, ids.partition, ids.offset)
+    check_id_lineage(messages, column, "run_tracked")
     partition, offset = place_columns(messages.schema, ids.partition, ids.offset)
     if offsets is not None:
         check_outside(messages, partition, offsets.path)

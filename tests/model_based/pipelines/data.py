@@ -1,6 +1,7 @@
 """Random messages: nulls, duplicates, nested types, skew, wide rows. All frames of a pipeline have the same columns."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from acker_redis.spark.protocol.arguments import arrow_schema
@@ -31,6 +33,27 @@ COLUMNS = {
     "marks": "map<string, bigint>",
 }
 
+MONO = "monotonically_increasing_id()"
+BY_PATH = "cast(row_number() OVER (ORDER BY path) AS bigint)"
+BY_KEY = "cast(row_number() OVER (ORDER BY k) AS bigint)"
+
+NUMBERED: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "mono": lambda rows: rows.withColumn("id", F.expr(MONO)),
+    "mono, shuffled later": lambda rows: rows.withColumn("id", F.expr(MONO)).repartition(3),
+    "row_number by path": lambda rows: rows.withColumn("id", F.expr(BY_PATH)),
+    "mono behind a shuffle, kept": lambda rows: rows.repartition(3).withColumn("id", F.expr(MONO)).localCheckpoint(),
+    "mono behind kept rows": lambda rows: rows.repartition(3).localCheckpoint().withColumn("id", F.expr(MONO)),
+}
+"""Ways in which Spark may number the messages -> what they do. Each job gives the ids to the same rows."""
+
+REFUSED: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "mono behind repartition": lambda rows: rows.repartition(3).withColumn("id", F.expr(MONO)),
+    "mono behind orderBy": lambda rows: rows.orderBy("k").withColumn("id", F.expr(MONO)),
+    "mono behind distinct paths": lambda rows: rows.dropDuplicates(["path"]).withColumn("id", F.expr(MONO)),
+    "row_number behind repartition": lambda rows: rows.repartition(3).withColumn("id", F.expr(BY_KEY)),
+}
+"""The same, but another job may give the ids to other rows."""
+
 _BEGIN = datetime(1970, 1, 1, tzinfo=UTC)
 
 _KEYS = ("b", "c", "", "1", "01", "it's", 'q"\\', "ü", None)
@@ -48,6 +71,7 @@ class Data:
         wide: longest text in a row.
         marks: whether there is a column of maps, which can't be compared, sorted or grouped by.
         in_range: whether the ids are a range. Otherwise most are, and some lie anywhere.
+        numbered: way in which Spark numbers the messages; None: they have ids of their own.
     """
 
     seed: int
@@ -57,6 +81,7 @@ class Data:
     wide: int
     marks: bool
     in_range: bool = False
+    numbered: str | None = None
 
     @property
     def columns(self) -> list[str]:
@@ -97,7 +122,18 @@ class Data:
         return {name: row[name] for name in self.columns}
 
     def frame(self, session: SparkSession, folder: Path) -> DataFrame:
-        """The messages on Spark: the same rows whenever they are read."""
+        """The messages on Spark: the same rows whenever they are read, but for ids that are refused."""
+        rows = self._frame(session, folder)
+        return rows if self.numbered is None else {**NUMBERED, **REFUSED}[self.numbered](rows)
+
+    def messages_in(self, frame: DataFrame) -> list[Row]:
+        """The messages, with the ids that they have in a frame. Their paths don't change."""
+        if self.numbered is None:
+            return self.rows()
+        ids = {row["path"]: row["id"] for row in frame.select("path", "id").collect()}
+        return [{**row, "id": ids[row["path"]]} for row in self.rows()]
+
+    def _frame(self, session: SparkSession, folder: Path) -> DataFrame:
         kind = self.schema
         rows, parts = self.rows(), max(1, self.partitions)
         tables = [

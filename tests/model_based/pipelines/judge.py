@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from acker_redis.errors import NotExactError, NotProvenError
+from acker_redis.errors import NotExactError, NotProvenError, PipelineError
+from tests.model_based.pipelines import data
 from tests.model_based.pipelines.pipeline import Pipeline
 from tests.model_based.pipelines.play import Emitted, Played
 from tests.model_based.pipelines.truth import truth_of
@@ -23,12 +24,16 @@ class Fault:
 
 def judge(pipeline: Pipeline, played: Played) -> list[Fault]:
     """Everything that is wrong."""
-    found = [fault for emitted in played.emissions for fault in _of_emission(pipeline, emitted)]
+    found = [fault for emitted in played.emissions for fault in _of_emission(pipeline, played, emitted)]
     return found + list(_of_run(pipeline, played))
 
 
 def _of_run(pipeline: Pipeline, played: Played) -> Iterator[Fault]:
     error = played.error
+    if pipeline.data.numbered in data.REFUSED:
+        if not isinstance(error, PipelineError) or played.emissions:
+            yield Fault("ids not refused", f"{pipeline.data.numbered}: {len(played.emissions)} emissions, {error}")
+        return
     if pipeline.harmless and error is not None:
         yield Fault("harmless pipeline ended", f"{type(error).__name__}: {error}")
     elif error is not None and not _is_of_proof(error):
@@ -38,7 +43,7 @@ def _of_run(pipeline: Pipeline, played: Played) -> Iterator[Fault]:
     if error is None and played.result is not None:
         acked = {m for emitted in played.emissions for m, outcomes in emitted.outcomes.items() if outcomes == ["ack"]}
         dead = set(played.result.dead_letters)
-        messages = {row["id"] for row in pipeline.data.rows()}
+        messages = {row["id"] for row in played.messages}
         if acked | dead != messages or acked & dead:
             yield Fault("not done", f"{len(acked)} acked and {len(dead)} dead letters of {len(messages)} messages")
 
@@ -51,11 +56,11 @@ def _is_of_proof(error: BaseException | None) -> bool:
     return False
 
 
-def _of_emission(pipeline: Pipeline, emitted: Emitted) -> Iterator[Fault]:
+def _of_emission(pipeline: Pipeline, played: Played, emitted: Emitted) -> Iterator[Fault]:
     where = f"emission {emitted.number}"
     if emitted.broken_off is not None and pipeline.harmless and not pipeline.faults:
         yield Fault("harmless emission failed", f"{where}: {emitted.broken_off}")
-    messages = [row for row in pipeline.data.rows() if row["id"] in emitted.outcomes]
+    messages = [row for row in played.messages if row["id"] in emitted.outcomes]
     truth = truth_of(pipeline, messages)
     written = [sink.read(emitted.folder / f"sink{place}") for place, (sink, _) in enumerate(pipeline.sinks)]
     for message, outcomes in emitted.outcomes.items():

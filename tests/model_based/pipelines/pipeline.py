@@ -73,7 +73,7 @@ class Pipeline:
 
     def with_ids_in_range(self) -> "Pipeline":
         """The same, over messages whose ids the job itself can tell."""
-        return replace(self, data=replace(self.data, in_range=True), in_flight=None)
+        return replace(self, data=replace(self.data, in_range=True, numbered=None), in_flight=None)
 
     def before_sinks(self) -> set[int]:
         """Numbers of the frames that sinks are made of."""
@@ -116,7 +116,7 @@ def draw(seed: int, *, harmful: bool | None = None) -> Pipeline:
     """Draw one. `harmful`: whether it has harmful operators; None: that is drawn, too."""
     chance, of_session = random.Random(seed), random.Random(f"session {seed}")
     ansi, case_sensitive = of_session.random() < 0.5, of_session.random() < 0.3
-    of = data.draw(chance)
+    of = replace(data.draw(chance), numbered=_numbered(random.Random(f"numbering {seed}")))
     harmful = chance.random() < 0.5 if harmful is None else harmful
     fails, faults = chance.random() < 0.5, chance.random() < 0.4
     rows: list[Rows] = [[Known(row, frozenset([row["id"]])) for row in of.rows()]]
@@ -155,6 +155,12 @@ def draw(seed: int, *, harmful: bool | None = None) -> Pipeline:
         seed, of, tuple(steps), tuple(ways), tuple(discards), forgets, in_flight, faults, adaptive, codegen,
         ansi, case_sensitive, of_session.choice(ZONES),
     )  # fmt: skip
+
+
+def _numbered(chance: random.Random) -> str | None:
+    """Whether Spark numbers the messages, and how."""
+    drawn = chance.random()
+    return None if drawn < 0.7 else chance.choice([*data.NUMBERED]) if drawn < 0.9 else chance.choice([*data.REFUSED])
 
 
 def _is_ours(operator: Operator) -> bool:

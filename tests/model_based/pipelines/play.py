@@ -17,6 +17,7 @@ from acker_redis.acker import app_of
 from acker_redis.model.roots import root_ids
 from acker_redis.spark import Progress, RunResult, Tracker, run_tracked
 from acker_redis.testing import expire
+from tests.model_based.pipelines.data import Row
 from tests.model_based.pipelines.operators import Playing
 from tests.model_based.pipelines.pipeline import Pipeline
 
@@ -88,9 +89,18 @@ class Emitted:
 
 @dataclass
 class Played:
-    """What became of a run."""
+    """What became of a run.
+
+    Attributes:
+        emissions: in their order.
+        messages: with the ids that they had before the run.
+        result: of the run; None if it raised.
+        error: that ended it.
+        secs: that it took.
+    """
 
     emissions: list[Emitted]
+    messages: list[Row]
     result: RunResult | None
     error: BaseException | None
     secs: float
@@ -135,6 +145,7 @@ def play(pipeline: Pipeline, session: SparkSession, url: str, folder: Path, *, r
     result, error = None, None
     run_id = uuid.uuid4().hex
     messages = pipeline.data.frame(session, folder / "messages")
+    rows = pipeline.data.messages_in(messages)
     with Watched.begin(url) as acker, _settings(session, pipeline):
         try:
             result = run_tracked(
@@ -147,7 +158,7 @@ def play(pipeline: Pipeline, session: SparkSession, url: str, folder: Path, *, r
             error = exc
         for root, reason in expire(acker).items():
             acker.outcomes[root].append(reason)
-        ids = np.array([row["id"] for row in pipeline.data.rows()], np.int64)
+        ids = np.array([row["id"] for row in rows], np.int64)
         known = set(acker.begun)
         for one in emissions:
             roots = root_ids(acker.config.app, run_id, ids, one.number).tolist()
@@ -157,4 +168,4 @@ def play(pipeline: Pipeline, session: SparkSession, url: str, folder: Path, *, r
                 if root in known
             }
             one.broken_off = next((acker.broken_off[root] for root in roots if root in acker.broken_off), None)
-    return Played(emissions, result, error, time.monotonic() - begun)
+    return Played(emissions, rows, result, error, time.monotonic() - begun)

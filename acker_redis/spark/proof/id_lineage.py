@@ -1,0 +1,204 @@
+"""Refuse message ids that another job may give to other rows.
+
+`monotonically_increasing_id` and `row_number` number rows in the order in which they arrive. Behind a shuffle, that order
+depends on the columns that a job reads, and on which task is first. The set of ids is the same in each job, and so is every
+sum, so no proof would notice. Only the lineage of the id column shows it. Other columns don't matter.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame
+
+from acker_redis.errors import PipelineError
+from acker_redis.spark.proof.plans import each
+from acker_redis.spark.proof.request_lineage import unstable_in_request
+from acker_redis.spark.runtime.jvm import java_class
+from acker_redis.spark.runtime.sessions import is_connect
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject
+
+_NARROW = frozenset(
+    ("Project", "Filter", "Generate", "Union", "Sample", "MapInArrow", "MapInPandas", "CollectMetrics", "SubqueryAlias",
+     "View", "ResolvedHint")
+)  # fmt: skip
+"""Nodes that make the rows of a partition of one partition of their input, in its order."""
+
+_GIVEN = frozenset(("LocalRelation", "Range", "OneRowRelation", "HiveTableRelation"))
+"""Leaves with the same rows in the same order in each job."""
+
+_FILES = "HadoopFsRelation"
+_FILE_TABLE = "org.apache.spark.sql.execution.datasources.v2.FileTable"
+_V2 = ("DataSourceV2Relation", "DataSourceV2ScanRelation")
+
+_DETERMINATE = "DETERMINATE"
+"""Spark's level of an RDD whose rows are in the same order in each job."""
+
+_OF_VALUES = frozenset(("Rank", "DenseRank", "PercentRank", "CumeDist"))
+"""Window functions that give equal rows equal values."""
+
+_ALL_ROWS = "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
+_AGGREGATE = "AggregateExpression"
+
+_DEFINED_BY = {"Project": "projectList", "Aggregate": "aggregateExpressions", "Window": "windowExpressions"}
+"""Nodes that define columns -> their method that returns the definitions."""
+
+_CTE, _CTE_USED = "WithCTE", "CTERelationRef"
+_BY_POSITION = ("Union", "Intersect", "Except", _CTE_USED)
+
+_NUMBERS = re.compile(r"#\d+L?")
+_MOST_CHARS = 80
+
+
+def check_id_lineage(frame: DataFrame, column: str, call: str) -> None:
+    """Check that the message ids belong to the same rows in each job.
+
+    A client of Spark Connect sees only the part of a plan that its own request describes: ids that SQL text or a view
+    defines are not checked there.
+
+    Args:
+        frame: one row per message.
+        column: name of the message id column.
+        call: function of the product that the user has called.
+
+    Raises:
+        PipelineError: they depend on the order of rows behind a shuffle, or on another expression that isn't deterministic.
+    """
+    found = unstable_in_request(frame, column) if is_connect(frame.sparkSession) else _Lineage(frame).unstable(column)
+    if found is not None:
+        raise PipelineError(
+            f"{call}: the ids in column {column!r} depend on {found[0]} above {found[1]}. Each job may give them to other "
+            "rows, so replays, dead letters and other sinks would get other messages. Call checkpoint() or "
+            "localCheckpoint() on the frame with the ids, write it and read it back, or derive the ids from the data."
+        )
+
+
+class _Lineage:
+    """The lineage of columns in the analyzed plan of a classic session."""
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+        self._file_table = java_class(frame.sparkSession.sparkContext, "java.lang.Class").forName(_FILE_TABLE)
+        self._ctes: dict[int, JavaObject] = {}
+
+    def unstable(self, column: str) -> tuple[str, str] | None:
+        """Return an expression that numbers rows in no fixed order, and the node that leaves their order open; else None."""
+        wanted = [one for one in each(self._plan.output()) if str(one.name()).lower() == column.lower()]
+        return self._in(self._plan, {_id(one): one for one in wanted})
+
+    def _in(self, plan: "JavaObject", wanted: dict[int, "JavaObject"]) -> tuple[str, str] | None:
+        """Follow columns of a node's output to the leaves."""
+        if not wanted:
+            return None
+        kind = _kind(plan)
+        if kind == _CTE:
+            self._ctes |= {int(one.id()): one.child() for one in each(plan.cteDefs())}
+            return self._in(plan.plan(), wanted)
+        inputs = self._inputs(plan, kind)
+        if kind in _BY_POSITION:
+            places = [place for place, one in enumerate(each(plan.output())) if _id(one) in wanted]
+            outputs = [list(each(below.output())) for below in inputs]
+            below_wanted = [{_id(output[i]): output[i] for i in places} for output in outputs]
+        else:
+            needed: dict[int, JavaObject] = {}
+            for expression in self._defining(plan, kind, wanted):
+                source = _source_in(expression, kind, inputs)
+                node = None if source is None else self._node_without_order(inputs)
+                if source is not None and node is not None:
+                    return _described(source.sql()), node
+                needed |= {_id(one): one for one in each(expression.references())}
+            sets = [below.outputSet() for below in inputs]
+            below_wanted = [{i: one for i, one in needed.items() if of.contains(one)} for of in sets]
+        for below, ones in zip(inputs, below_wanted, strict=True):
+            found = self._in(below, ones)
+            if found is not None:
+                return found
+        return None
+
+    def _defining(self, plan: "JavaObject", kind: str, wanted: dict[int, "JavaObject"]) -> Iterator["JavaObject"]:
+        """Yield the expressions of wanted columns. A column that comes from below is itself one."""
+        defined: dict[int, JavaObject] = {}
+        if kind in _DEFINED_BY:
+            defined = {_id(one): one for one in each(getattr(plan, _DEFINED_BY[kind])())}
+        elif kind == "Generate":
+            defined = dict.fromkeys((_id(one) for one in each(plan.generatorOutput())), plan.generator())
+        inputs = self._inputs(plan, kind)
+        for number, column in wanted.items():
+            if number in defined:
+                yield defined[number]
+            elif any(below.outputSet().contains(column) for below in inputs):
+                yield column
+            else:  # a function of rows, which mostly passes a column on under its name
+                yield from (one for below in inputs for one in each(below.output()) if one.name() == column.name())
+
+    def _inputs(self, plan: "JavaObject", kind: str) -> list["JavaObject"]:
+        return [self._ctes[int(plan.cteId())]] if kind == _CTE_USED else list(each(plan.children()))
+
+    def _node_without_order(self, plans: Iterable["JavaObject"]) -> str | None:
+        """Return a node at or below these whose rows may come in another order in the next job; None: there is none."""
+        for plan in plans:
+            kind = _kind(plan)
+            inputs = self._inputs(plan, kind)
+            if inputs and (kind in _NARROW or kind == _CTE_USED):
+                found = self._node_without_order(inputs)
+            else:
+                found = None if kind in _GIVEN or self._is_ordered(plan, kind) else _described(plan.simpleString(8))
+            if found is not None:
+                return found
+        return None
+
+    def _is_ordered(self, plan: "JavaObject", kind: str) -> bool:
+        """Return True if a node is a scan of files, or has rows that were computed once."""
+        if kind == "LogicalRelation":
+            return _kind(plan.relation()) == _FILES
+        if kind in _V2:
+            return bool(self._file_table.isInstance(plan.table()))
+        if kind in ("LogicalRDD", "ExternalRDD"):
+            rdd = plan.rdd()
+            return bool(rdd.isCheckpointed()) or str(rdd.outputDeterministicLevel().toString()) == _DETERMINATE
+        return False
+
+
+def _source_in(expression: "JavaObject", kind: str, inputs: Sequence["JavaObject"]) -> "JavaObject | None":
+    """Return the part of an expression whose value depends on the order of rows, or None."""
+    if kind == "Window" and _kind(expression.child()) == "WindowExpression":
+        window = expression.child()
+        return window if _numbers_rows(window) and not _tells_rows_apart(window.windowSpec(), inputs[0]) else None
+    if expression.deterministic() or _kind(expression) == _AGGREGATE:
+        return None  # an aggregate takes its values from rows together, so an id stays with its row
+    parts = (_source_in(part, "", inputs) for part in each(expression.children()))
+    found = next((part for part in parts if part is not None), None)
+    has_parts = any(not part.deterministic() for part in each(expression.children()))
+    return found if has_parts else expression
+
+
+def _numbers_rows(window: "JavaObject") -> bool:
+    """Return True if a window function gives rows that the window's order doesn't tell apart different values."""
+    frame = str(window.windowSpec().frameSpecification().sql())
+    return _kind(window.windowFunction()) not in _OF_VALUES and frame.startswith("ROWS") and frame != _ALL_ROWS
+
+
+def _tells_rows_apart(window: "JavaObject", rows: "JavaObject") -> bool:
+    """Return True if the columns of a window are a key of the rows, such as that of an aggregate, so that nothing is open."""
+    columns = {_id(one) for one in each(window.partitionSpec()) if _kind(one) == "AttributeReference"}
+    columns |= {_id(one.child()) for one in each(window.orderSpec()) if _kind(one.child()) == "AttributeReference"}
+    for key in each(rows.distinctKeys()):
+        if all(_kind(one) == "AttributeReference" and _id(one) in columns for one in each(key)):
+            return True
+    return False
+
+
+def _id(column: "JavaObject") -> int:
+    return int(column.exprId().id())
+
+
+def _kind(node: "JavaObject") -> str:
+    return str(node.getClass().getSimpleName())
+
+
+def _described(text: str) -> str:
+    """Return a node or an expression as Spark prints it, without the numbers of its columns."""
+    text = _NUMBERS.sub("", str(text)).strip()
+    return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}..."

@@ -1,0 +1,230 @@
+"""Ids that another job may give to other rows: refused by the lineage of the id column, and exact by each way out."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from acker_redis import PipelineError, RowFailedError
+from acker_redis.spark import MessageIds, ReplayFrom, Tracker, check_pipeline, run_tracked
+from acker_redis.spark.proof.id_lineage import check_id_lineage
+from acker_redis.spark.runtime.sessions import is_connect
+from tests.support.spark.cases import MakeCase
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore:WARN WindowExpression")]
+
+COUNT = 2000
+
+Change: TypeAlias = Callable[[DataFrame], DataFrame]
+
+
+@pytest.fixture
+def files(spark: Any, tmp_path: Path) -> DataFrame:
+    """A scan of four files with the columns `v`, which tells rows apart, `k` and `pad`."""
+    path = str(tmp_path / "files")
+    rows = spark.range(0, COUNT, 1, 4).selectExpr("id AS v", "id % 7 AS k", "repeat('x', cast(id % 50 AS int)) AS pad")
+    rows.write.parquet(path)
+    found: DataFrame = spark.read.parquet(path)
+    return found
+
+
+def mono() -> Column:
+    return F.monotonically_increasing_id()
+
+
+def row_number(*order: str) -> Column:
+    return F.row_number().over(Window.orderBy(*order))
+
+
+def numbered(rows: DataFrame) -> DataFrame:
+    return rows.withColumn("id", mono())
+
+
+UNSTABLE: dict[str, Change] = {
+    "repartition": lambda rows: numbered(rows.repartition(4)),
+    "repartition by a column": lambda rows: numbered(rows.repartition(4, "k")),
+    "coalesce": lambda rows: numbered(rows.coalesce(2)),
+    "join": lambda rows: numbered(rows.join(rows.sparkSession.range(7).toDF("k"), "k")),
+    "orderBy": lambda rows: numbered(rows.orderBy("v")),
+    "distinct": lambda rows: numbered(rows.distinct()),
+    "dropDuplicates": lambda rows: numbered(rows.dropDuplicates(["v"])),
+    "limit": lambda rows: numbered(rows.limit(COUNT)),
+    "group": lambda rows: numbered(rows.groupBy("v").count()),
+    "union with shuffled rows": lambda rows: numbered(rows.where("v > 9").union(rows.where("v <= 9").repartition(2))),
+    "a cache": lambda rows: numbered(rows.repartition(4).cache()),
+    "in an expression": lambda rows: rows.repartition(4).withColumn("id", mono() * 2 + 1),
+    "by select": lambda rows: rows.repartition(4).select("*", mono().alias("id")),
+    "by text": lambda rows: rows.repartition(4).selectExpr("*", "monotonically_increasing_id() AS id"),
+    "by other columns": lambda rows: (
+        rows.repartition(4)
+        .withColumn("n", mono())
+        .withColumnRenamed("n", "m")
+        .selectExpr("v", "k", "pad", "m + 1 AS id")
+    ),
+    "below other steps": lambda rows: (
+        numbered(rows.repartition(4)).where("v >= 0").join(rows.sparkSession.range(7).toDF("k"), "k")
+    ),
+    "through a function": lambda rows: numbered(rows.repartition(4)).mapInPandas(
+        lambda batches: batches, "v bigint, k bigint, pad string, id bigint"
+    ),
+    "row_number": lambda rows: rows.repartition(4).withColumn("id", row_number("k")),
+    "ntile": lambda rows: rows.repartition(4).withColumn("id", F.ntile(COUNT).over(Window.orderBy("k"))),
+    "a running count": lambda rows: rows.repartition(4).withColumn(
+        "id", F.count("*").over(Window.orderBy("k").rowsBetween(Window.unboundedPreceding, 0))
+    ),
+    "row_number over rows numbered before": lambda rows: numbered(rows.repartition(4)).withColumn(
+        "id", row_number("id")
+    ),
+}
+"""Steps of a user's own between a scan of files and the ids."""
+
+STABLE: dict[str, Change] = {
+    "above a scan": numbered,
+    "above a scan, through columns and conditions": lambda rows: numbered(
+        rows.where("v < 1500").withColumn("w", F.col("v") * 2).select("v", "w", "k", "pad")
+    ),
+    "row_number above a scan": lambda rows: rows.withColumn("id", row_number("v")),
+    "above a union of scans": lambda rows: numbered(rows.where("v > 9").union(rows.where("v <= 9"))),
+    "below a shuffle": lambda rows: numbered(rows).repartition(4).join(rows.sparkSession.range(7).toDF("k"), "k"),
+    "from the data": lambda rows: rows.repartition(4).dropDuplicates(["v"]).withColumnRenamed("v", "id"),
+    "from the data through a group": lambda rows: (
+        rows.groupBy("k").agg(F.collect_list("v").alias("all")).select("k", F.explode("all").alias("id"))
+    ),
+    "from a range": lambda rows: rows.sparkSession.range(COUNT),
+    "rand beside": lambda rows: rows.repartition(4).withColumnRenamed("v", "id").withColumn("r", F.rand(3)),
+    "a number beside": lambda rows: rows.repartition(4).withColumn("m", mono()).withColumnRenamed("v", "id"),
+    "a rank": lambda rows: rows.repartition(4).withColumn("id", F.rank().over(Window.orderBy("v"))),
+    "shuffled, then localCheckpoint, then ids": lambda rows: numbered(rows.repartition(4).localCheckpoint()),
+    "ids, then localCheckpoint": lambda rows: numbered(rows.repartition(4)).localCheckpoint(),
+    "rows of the program": lambda rows: numbered(rows.sparkSession.createDataFrame([(1,), (2,)], "v int")),
+}
+
+
+@pytest.mark.parametrize("kind", UNSTABLE)
+def test_ids_that_another_job_may_give_to_other_rows_are_refused(files: DataFrame, kind: str) -> None:
+    with pytest.raises(PipelineError, match=r"other rows.*localCheckpoint\(\).*derive the ids from the data"):
+        check_id_lineage(UNSTABLE[kind](files), "id", "run_tracked")
+
+
+@pytest.mark.parametrize("kind", STABLE)
+def test_ids_of_the_same_rows_in_each_job_are_accepted(files: DataFrame, kind: str) -> None:
+    check_id_lineage(STABLE[kind](files), "id", "run_tracked")
+
+
+def fails_four(row: dict[str, Any]) -> Iterator[tuple[Any, ...]]:
+    if row["v"] in (3, 700, 1200, 1999):
+        raise RowFailedError("at first")
+    yield (row["id"], row["v"])
+
+
+def writing(out: Any) -> Callable[[Tracker, DataFrame], None]:
+    """A pipeline that uses two of the columns, in which four rows fail at first."""
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        used = messages.select("id", "v", "_share", "_roots")
+        if tracker.emission == 0:
+            used = tracker.flat_map(used, fails_four, "id bigint, v bigint")
+        tracker.write(used, out)
+
+    return pipeline
+
+
+REPLAYS = {"the source": ReplayFrom.source(), "redis": ReplayFrom.redis(max_bytes=1000)}
+
+
+@pytest.mark.parametrize("replay", REPLAYS.values(), ids=REPLAYS)
+def test_run_refuses_ids_above_a_shuffle_before_it_emits(case: MakeCase, files: DataFrame, replay: ReplayFrom) -> None:
+    """The ids are the same in each job, and only their rows differ: four rows were missing and four twice, all acked."""
+    run = case(n=1)
+    messages = numbered(files.repartition(4))
+    text = run.refused(writing(run.append()), PipelineError, messages, replay=replay)
+    assert text.startswith("run_tracked: the ids in column 'id' depend on monotonically_increasing_id() above ")
+    assert run.written() == []
+
+
+OUT: dict[str, Change] = {
+    "localCheckpoint": lambda rows: numbered(rows.repartition(4)).localCheckpoint(),
+    "ids from the data": lambda rows: rows.repartition(4).withColumn("id", F.col("v")),
+    "no shuffle": numbered,
+}
+
+
+@pytest.mark.parametrize("way", OUT)
+def test_replays_hold_the_failed_rows_by_each_way_out(case: MakeCase, files: DataFrame, way: str) -> None:
+    run = case(n=1)
+    ended = run.done(writing(run.append()), OUT[way](files), replay=ReplayFrom.redis(max_bytes=1000))
+    assert len(ended.acked) == COUNT
+    assert sorted(row[1] for row in run.written("id", "v")) == list(range(COUNT))
+
+
+def test_ids_of_offsets_that_a_shuffle_numbers_are_refused(case: MakeCase, files: DataFrame) -> None:
+    messages = files.repartition(4).selectExpr("'all' AS file", "monotonically_increasing_id() AS row", "v")
+    with pytest.raises(PipelineError, match=r"column 'message_id' depend on monotonically_increasing_id\(\)"):
+        run_tracked(messages, lambda t, m: t.discard(m), acker=case(n=1).acker, ids=MessageIds.offsets())
+
+
+def test_check_pipeline_refuses_ids_above_a_shuffle(files: DataFrame) -> None:
+    with pytest.raises(PipelineError, match=r"^check_pipeline: the ids in column 'id'"):
+        check_pipeline(numbered(files.repartition(4)), lambda t, m: t.discard(m), ids="id")
+
+
+def in_view(rows: DataFrame, query: str) -> DataFrame:
+    rows.createOrReplaceTempView("numbered_rows")
+    return rows.sparkSession.sql(query)
+
+
+SQL: dict[str, Change] = {
+    "a view of shuffled rows": lambda rows: in_view(rows.repartition(4), "SELECT * FROM numbered_rows").withColumn(
+        "id", mono()
+    ),
+    "a query": lambda rows: in_view(rows, "SELECT k, max(v) AS v FROM numbered_rows GROUP BY k").withColumn(
+        "id", mono()
+    ),
+}
+
+IN_SQL: dict[str, Change] = {
+    "numbered in a query": lambda rows: in_view(
+        rows.repartition(4), "SELECT *, monotonically_increasing_id() AS id FROM numbered_rows"
+    ),
+    "numbered in a named query": lambda rows: in_view(
+        rows.repartition(4),
+        "WITH q AS (SELECT *, monotonically_increasing_id() AS id FROM numbered_rows) SELECT a.* FROM q a JOIN q b USING (id)",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SQL)
+def test_ids_above_a_shuffle_in_sql_are_refused(files: DataFrame, kind: str) -> None:
+    with pytest.raises(PipelineError, match="other rows"):
+        check_id_lineage(SQL[kind](files), "id", "run_tracked")
+
+
+def test_ids_above_a_view_of_files_are_accepted(files: DataFrame) -> None:
+    check_id_lineage(numbered(in_view(files, "SELECT v, k FROM numbered_rows WHERE v > 3")), "id", "run_tracked")
+
+
+@pytest.mark.classic("a client sees nothing of what SQL text defines")
+@pytest.mark.parametrize("kind", IN_SQL)
+def test_ids_that_sql_defines_above_a_shuffle_are_refused(files: DataFrame, kind: str) -> None:
+    with pytest.raises(PipelineError, match="other rows"):
+        check_id_lineage(IN_SQL[kind](files), "id", "run_tracked")
+
+
+@pytest.mark.classic("a client sees no keys of rows")
+def test_row_number_in_the_order_of_a_key_is_accepted_above_its_group(files: DataFrame) -> None:
+    assert not is_connect(files.sparkSession)
+    totals = files.groupBy("k").agg(F.sum("v").alias("total"))
+    check_id_lineage(totals.withColumn("id", row_number("k")), "id", "run_tracked")
+    with pytest.raises(PipelineError, match=r"row_number\(\)"):
+        check_id_lineage(totals.withColumn("id", row_number("total")), "id", "run_tracked")
+
+
+@pytest.mark.classic("Spark Connect has no RDDs")
+def test_ids_above_a_shuffled_rdd_are_refused(spark: Any) -> None:
+    rows = spark.sparkContext.parallelize([(1,), (2,)], 2)
+    check_id_lineage(numbered(rows.toDF(["v"])), "id", "run_tracked")
+    with pytest.raises(PipelineError, match="other rows"):
+        check_id_lineage(numbered(rows.repartition(2).toDF(["v"])), "id", "run_tracked")
