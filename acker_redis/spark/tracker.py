@@ -366,12 +366,14 @@ class Tracker:
                 `output="whole"` it is called twice: before anything runs, with a writer that writes nothing, and to write.
             on_error: effect of a failed job of this sink. `raise` ends the emission with the error. `fail` fails the messages
                 of the rows. An error in the driver itself, such as a missing class, ends the run in both modes.
-            allow_overwrite: whether the writer may overwrite with output by message, for example where each message has its
-                own partition.
+            allow_overwrite: whether the writer may overwrite with output by message, where each message has a partition of its
+                own. The write must replace single partitions: `partitionBy` with the mode `dynamic` of
+                `partitionOverwriteMode`, or `insertInto` of a partitioned table while that is the session's mode.
             name: name of the sink.
 
         Raises:
-            PipelineError: the writer uses a mode that is not allowed, or a source whose writes can't be proven.
+            PipelineError: the writer uses a mode that is not allowed, would replace the rows of other messages, or uses a
+                source whose writes can't be proven.
         """
         writers.write(self._proof, self._outputs, tracked, write, on_error, name, allow_overwrite=allow_overwrite)
 
@@ -398,13 +400,14 @@ class Tracker:
             write: function of a `DataFrameWriterV2` of the rows, without the tracker's columns. It must call one of the
                 methods that write, once. Make it idempotent. With `output="whole"` it is called twice, as for `write`.
             on_error: as for `write`.
-            allow_overwrite: whether the writer may overwrite with output by message, for example where each message has its
-                own partition.
+            allow_overwrite: whether the writer may overwrite with output by message, where each message has a partition of its
+                own: by `overwritePartitions` of a partitioned table. For `overwrite`, you promise that its condition matches
+                no row of another message.
             name: name of the sink.
 
         Raises:
-            PipelineError: the writer uses a method that is not allowed; or the table has a sort order, and Spark is older
-                than 4.3.
+            PipelineError: the writer uses a method that is not allowed, or would replace the rows of other messages; or the
+                table has a sort order, and Spark is older than 4.3.
         """
         writers.write_table(
             self._proof, self._outputs, tracked, table, write, on_error, name, allow_overwrite=allow_overwrite
@@ -466,7 +469,8 @@ class Tracker:
             mode: `append` or `overwrite`. See `write` for when each is allowed.
             options: options of the data source.
             on_error: as for `write`.
-            allow_overwrite: as for `write`.
+            allow_overwrite: whether `mode` may be `overwrite` with output by message. You promise that the data source then
+                replaces no row of another message.
             name: name of the sink.
         """
         writers.write_data_source(

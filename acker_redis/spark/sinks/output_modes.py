@@ -20,6 +20,7 @@ from acker_redis.errors import BadConfigError, NotExactError, PipelineError
 from acker_redis.spark.runtime.jvm import java_errors
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.captured_variables import snapshot
+from acker_redis.spark.sinks.overwrites import Overwrite
 from acker_redis.spark.sinks.source_checks import check_connections, check_creation, check_distribution, check_source
 from acker_redis.spark.sinks.trial_writes import check_by_trial
 
@@ -215,6 +216,7 @@ class _Guard:
         self._mode = "errorifexists"
         self._source: str | None = None
         self._options: dict[str, str] = {}
+        self._partitioned_by: object = None
         self._settings: list[tuple[str, dict[str, Any]]] = []
 
     def _note(self, method: str, arguments: dict[str, Any]) -> None:
@@ -224,6 +226,8 @@ class _Guard:
             self._mode = arguments["saveMode"]
         elif method in ("format", "using"):
             self._source = next(iter(arguments.values()))
+        elif method == "partitionBy":
+            self._partitioned_by = arguments.get("cols")
         elif method in ("option", "options"):
             pairs = {arguments["key"]: arguments["value"]} if method == "option" else arguments.get("options", {})
             self._options |= {key: str(value) for key, value in pairs.items()}
@@ -238,10 +242,12 @@ class _Guard:
         session, sink, table = self._rows.sparkSession, self._writes.sink, self._table
         if table is not None:
             self._writes.check_mode(TABLE_WRITES[method], method)
+            self._check_overwrite(method, arguments)
             if method in _CREATING:
                 check_creation(session, sink, self._source, table, replaces=True)
         else:
             self._writes.check_mode(self._mode_of(method, arguments))
+            self._check_overwrite(method, arguments)
             source = method if method == "jdbc" else arguments.get("format") or self._source
             options = {**self._options, **arguments.get("options", {}), **(arguments.get("properties") or {})}
             if method in ("save", "saveAsTable"):
@@ -264,6 +270,33 @@ class _Guard:
             check_distribution(session, sink, self._rows, table, self._options)
         self._writes.note(method, arguments)
 
+    def _check_overwrite(self, method: str, arguments: dict[str, Any]) -> None:
+        """Check that a call that overwrites replaces what it should.
+
+        Raises:
+            PipelineError: it doesn't.
+        """
+        writes = self._writes
+        mode = self._mode_of(method, arguments) if self._table is None else TABLE_WRITES[method]
+        if writes.any_mode or writes.output == "whole" or mode.lower() != "overwrite":
+            return
+        options = self._options | arguments.get("options", {})
+        given = arguments.get("partitionBy")
+        overwrite = Overwrite(
+            self._rows.sparkSession,
+            writes.sink,
+            method,
+            arguments.get("format") or self._source,
+            self._table or arguments.get("name", arguments.get("tableName")),
+            arguments.get("path") or options.get("path"),
+            _has_columns(self._partitioned_by if given is None else given),
+            {name.lower(): str(value) for name, value in options.items()},
+        )
+        if self._table is None:
+            overwrite.check_own_partitions()
+        else:
+            overwrite.check_table_method()
+
     def _append(self, method: str, arguments: dict[str, Any], rows: DataFrame) -> None:
         """Append other rows to the target, with the settings of this writer."""
         writer = rows.write
@@ -277,6 +310,11 @@ class _Guard:
             overwrites = mode.lower() == "overwrite" if arguments.get("overwrite") is None else arguments["overwrite"]
             return "overwrite" if overwrites else "append"
         return mode
+
+
+def _has_columns(names: object) -> bool:
+    """Return True if an argument of `partitionBy` names a column: a name, or names in lists and tuples."""
+    return any(map(_has_columns, names)) if isinstance(names, (list, tuple)) else bool(names)
 
 
 def _apply(writer: Any, method: str, arguments: dict[str, Any]) -> None:

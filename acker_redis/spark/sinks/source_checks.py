@@ -28,10 +28,17 @@ _DELTA, _ICEBERG, _KAFKA = "delta", "iceberg", "kafka"
 _UNREPORTED = (_KAFKA, "console")
 """Names of such sources that every server may have."""
 
-_KNOWN = ("parquet", "orc", "json", "csv", "text", "xml", "avro", "noop", "jdbc", _DELTA, _ICEBERG)
+_FILES_BY_NAME = ("parquet", "orc", "json", "csv", "text", "xml", "avro")
+_KNOWN = (*_FILES_BY_NAME, "noop", "jdbc", _DELTA, _ICEBERG)
 """Names of sources that report their rows. A client of Spark Connect can't look into others, so it tries them."""
 
 _V2 = "org.apache.spark.sql.connector"
+
+_FILES = (
+    "org.apache.spark.sql.execution.datasources.FileFormat",
+    "org.apache.spark.sql.execution.datasources.v2.FileDataSourceV2",
+)
+"""Sources of files, whose partitions are folders."""
 
 _NAMES_TABLES = f"{_V2}.catalog.SupportsCatalogOptions"
 """Sources whose path names a table of a catalog, such as Iceberg's."""
@@ -54,6 +61,25 @@ def check_source(session: SparkSession, sink: str, source: str | None) -> None:
     source = _named(session, source)
     if not (source.lower() not in _UNREPORTED if is_connect(session) else _reports(session, source)):
         raise unreported(session, sink, source)
+
+
+def is_delta(session: SparkSession, source: str | None) -> bool:
+    """Return True if a source is Delta, by its name; None: the session's default."""
+    return _named(session, source).lower() == _DELTA
+
+
+def replaces_partitions(session: SparkSession, source: str | None) -> bool:
+    """Return True if a source can replace single partitions of its target: Delta, and files.
+
+    Args:
+        session: Spark session.
+        source: format of the writer; None: the session's default.
+    """
+    name = _named(session, source)
+    if is_delta(session, name) or is_connect(session):
+        return name.lower() in (*_FILES_BY_NAME, _DELTA)
+    found = _class_of(session, name)
+    return any(_is_a(session, found, files) for files in _FILES)
 
 
 def unreported(session: SparkSession, sink: str, source: str | None) -> PipelineError:

@@ -84,10 +84,13 @@ def test_repeated_micro_batch_is_a_new_emission(spark: Any, acker: Acker, tmp_pa
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         batches.append(tracker.batch_id)
         roots.extend(row[0] for row in messages.select(F.explode("_roots")).collect())
-        out = str(tmp_path / "out" / str(tracker.batch_id))
+        rows = messages.repartition(len(batches) + 2, "id").withColumn("batch", F.lit(tracker.batch_id))
+        options = {"partitionOverwriteMode": "dynamic"}
         tracker.write(
-            messages.repartition(len(batches) + 2, "id"),
-            lambda writer: writer.mode("overwrite").parquet(out),
+            rows,
+            lambda writer: (
+                writer.options(**options).partitionBy("batch").mode("overwrite").parquet(str(tmp_path / "out"))
+            ),
             allow_overwrite=True,
         )
 
@@ -105,7 +108,7 @@ def test_repeated_micro_batch_is_a_new_emission(spark: Any, acker: Acker, tmp_pa
     assert len(set(roots)) == 80
     stats = acker.stats()
     assert (stats.acked, stats.pending, stats.unowned, stats.duplicate_inits) == (80, 0, 0, 0)
-    assert sorted(row["id"] for row in spark.read.parquet(str(tmp_path / "out" / "0")).collect()) == list(range(40))
+    assert sorted(row["id"] for row in spark.read.parquet(str(tmp_path / "out")).collect()) == list(range(40))
 
 
 def give_messages(folder: Path) -> None:

@@ -1,0 +1,143 @@
+"""Checks of a write that overwrites: does it replace exactly the rows that it should?
+
+By message, it may replace the rows of its own messages alone. A whole output replaces all rows of earlier runs, unless its
+writer says otherwise. Spark's setting `partitionOverwriteMode` decides it, as an option of the writer or for the session.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from acker_redis.errors import PipelineError
+from acker_redis.spark.sinks.source_checks import is_delta, replaces_partitions
+
+_OPTION = "partitionOverwriteMode"
+_SESSION = f"spark.sql.sources.{_OPTION}"
+_DYNAMIC = "dynamic"
+
+_REPLACE_WHERE = "replacewhere"
+"""Delta's option that names the rows to replace. The mode has no effect beside it."""
+
+_REPLACING = ("replace", "createOrReplace")
+"""Methods of a DataFrameWriterV2 that replace the table, whatever the mode is."""
+
+_MODE_OF_TABLE = re.compile(rf"\b{_OPTION}=(\w+)", re.IGNORECASE)
+_PARTITIONING = "# Partition"
+"""Beginning of the row that `DESCRIBE` puts before the columns or transforms by which a table is partitioned."""
+
+
+class _Table(NamedTuple):
+    """Description of a table.
+
+    Attributes:
+        is_partitioned: whether it is partitioned.
+        mode: mode that the table itself names; None: it names none.
+    """
+
+    is_partitioned: bool
+    mode: str | None
+
+
+@dataclass(frozen=True)
+class Overwrite:
+    """A call of a writer that overwrites.
+
+    Attributes:
+        session: Spark session.
+        sink: name of the sink.
+        method: method of the writer.
+        source: format of the writer; None: the session's default.
+        table: name of the table; None: it writes elsewhere.
+        path: folder of the writer; None: it names none.
+        is_partitioned: whether the writer names columns to partition by.
+        options: options of the writer, by their names in lower case.
+    """
+
+    session: SparkSession
+    sink: str
+    method: str
+    source: str | None
+    table: str | None
+    path: str | None
+    is_partitioned: bool
+    options: Mapping[str, str]
+
+    def check_own_partitions(self) -> None:
+        """Check that a write by message replaces single partitions.
+
+        Raises:
+            PipelineError: it would replace the rows of other messages.
+        """
+        if (reason := self._reach()) is not None:
+            raise PipelineError(
+                f"{self.sink!r}: overwriting would replace the rows of other messages, too, because {reason}. Failed messages "
+                'are written again without the others. Use partitionBy with option("partitionOverwriteMode", "dynamic"), '
+                "insertInto of a partitioned table while this is the session's mode, or tracker.write_dataframe, where it is "
+                "your promise."
+            )
+
+    def check_table_method(self) -> None:
+        """Do the same for a method of a DataFrameWriterV2. The condition of `overwrite` is the user's promise.
+
+        Raises:
+            PipelineError: it would replace the rows of other messages.
+        """
+        if self.method in _REPLACING:
+            reason = "it replaces the table"
+        elif self.method == "overwritePartitions" and not self._describe().is_partitioned:
+            reason = f"the table {self.table!r} is not partitioned"
+        else:
+            return
+        raise PipelineError(
+            f"{self.sink!r}: {self.method}() would replace the rows of other messages, too, because {reason}. Failed messages "
+            "are written again without the others. Use overwritePartitions() of a partitioned table, or "
+            "tracker.write_dataframe, where it is your promise."
+        )
+
+    def _reach(self) -> str | None:
+        """Return the reason why the write replaces more than single partitions, or None."""
+        if self.method == "insertInto":
+            if not self._describe().is_partitioned:
+                return f"the table {self.table!r} is not partitioned"
+        elif self.method in ("saveAsTable", "jdbc"):
+            return f"{self.method} replaces the table"
+        elif not replaces_partitions(self.session, self._format):
+            return f"the source {self._format!r} replaces its target"
+        elif _REPLACE_WHERE in self.options:
+            return "replaceWhere replaces all rows that its condition matches"
+        elif not self._writes_partitions():
+            return "it writes without partitionBy"
+        mode = self._mode()
+        return None if mode == _DYNAMIC else f"{_OPTION} is {mode!r}"
+
+    @property
+    def _format(self) -> str | None:
+        """The source of `save` and `saveAsTable`. The other methods are named after theirs."""
+        return self.source if self.method in ("save", "saveAsTable") else self.method
+
+    def _writes_partitions(self) -> bool:
+        """Return True if the writer names columns to partition by, or Delta's table at its target has some."""
+        if self.is_partitioned or not is_delta(self.session, self._format):
+            return self.is_partitioned
+        name = self.table or (None if self.path is None else f"delta.`{self.path}`")
+        return name is not None and self._describe(name).is_partitioned
+
+    def _mode(self) -> str:
+        """Return the mode in which partitions are overwritten. `insertInto` ignores the writer's option."""
+        own = self._describe().mode if self.method == "insertInto" else self.options.get(_OPTION.lower())
+        return (own or str(self.session.conf.get(_SESSION))).lower()
+
+    def _describe(self, table: str | None = None) -> _Table:
+        """Describe a table. One that doesn't exist isn't partitioned."""
+        try:
+            rows = self.session.sql(f"DESCRIBE TABLE EXTENDED {table or self.table}").collect()
+        except AnalysisException:  # the writer raises it, too, if it needs the table
+            return _Table(is_partitioned=False, mode=None)
+        is_partitioned = any(row["col_name"].startswith(_PARTITIONING) for row in rows)
+        options = next((row["data_type"] for row in rows if row["col_name"] == "Storage Properties"), "")
+        mode = _MODE_OF_TABLE.search(options)
+        return _Table(is_partitioned, None if mode is None else mode[1])
