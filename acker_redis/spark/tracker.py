@@ -356,8 +356,8 @@ class Tracker:
 
         With output by message, the writer must append. Failed messages are emitted again without the others, so any other
         mode would replace rows already written, or leave out rows still to be written. With `output="whole"` the writer must
-        overwrite, and it runs when all remaining messages have come through. See "Aggregates and overwriting" in the
-        documentation.
+        overwrite, and it runs when all remaining messages have come through. Where the session's `partitionOverwriteMode` is
+        `dynamic`, a writer of partitions must name that option itself. See "Aggregates and overwriting" in the documentation.
 
         Args:
             tracked: tracked rows.

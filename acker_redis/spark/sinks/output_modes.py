@@ -278,7 +278,7 @@ class _Guard:
         """
         writes = self._writes
         mode = self._mode_of(method, arguments) if self._table is None else TABLE_WRITES[method]
-        if writes.any_mode or writes.output == "whole" or mode.lower() != "overwrite":
+        if writes.any_mode or mode.lower() != "overwrite":
             return
         options = self._options | arguments.get("options", {})
         given = arguments.get("partitionBy")
@@ -292,10 +292,10 @@ class _Guard:
             _has_columns(self._partitioned_by if given is None else given),
             {name.lower(): str(value) for name, value in options.items()},
         )
-        if self._table is None:
-            overwrite.check_own_partitions()
+        if writes.output == "whole":
+            overwrite.check_whole()
         else:
-            overwrite.check_table_method()
+            overwrite.check_own_partitions()
 
     def _append(self, method: str, arguments: dict[str, Any], rows: DataFrame) -> None:
         """Append other rows to the target, with the settings of this writer."""

@@ -22,8 +22,8 @@ _DYNAMIC = "dynamic"
 _REPLACE_WHERE = "replacewhere"
 """Delta's option that names the rows to replace. The mode has no effect beside it."""
 
-_REPLACING = ("replace", "createOrReplace")
-"""Methods of a DataFrameWriterV2 that replace the table, whatever the mode is."""
+_TABLE_METHODS = ("overwritePartitions", "overwrite", "replace", "createOrReplace")
+"""Methods of a DataFrameWriterV2 that overwrite. The mode has no effect on them."""
 
 _MODE_OF_TABLE = re.compile(rf"\b{_OPTION}=(\w+)", re.IGNORECASE)
 _PARTITIONING = "# Partition"
@@ -67,50 +67,72 @@ class Overwrite:
     options: Mapping[str, str]
 
     def check_own_partitions(self) -> None:
-        """Check that a write by message replaces single partitions.
+        """Check that a write by message replaces single partitions. The condition of `overwrite` is the user's promise.
 
         Raises:
             PipelineError: it would replace the rows of other messages.
         """
-        if (reason := self._reach()) is not None:
-            raise PipelineError(
-                f"{self.sink!r}: overwriting would replace the rows of other messages, too, because {reason}. Failed messages "
-                'are written again without the others. Use partitionBy with option("partitionOverwriteMode", "dynamic"), '
-                "insertInto of a partitioned table while this is the session's mode, or tracker.write_dataframe, where it is "
-                "your promise."
-            )
-
-    def check_table_method(self) -> None:
-        """Do the same for a method of a DataFrameWriterV2. The condition of `overwrite` is the user's promise.
-
-        Raises:
-            PipelineError: it would replace the rows of other messages.
-        """
-        if self.method in _REPLACING:
-            reason = "it replaces the table"
-        elif self.method == "overwritePartitions" and not self._describe().is_partitioned:
-            reason = f"the table {self.table!r} is not partitioned"
-        else:
+        if (reason := self._reach()) is None:
             return
+        remedy = (
+            "overwritePartitions() of a partitioned table"
+            if self.method in _TABLE_METHODS
+            else f'partitionBy with option("{_OPTION}", "dynamic"), insertInto of a partitioned table while this is the '
+            "session's mode"
+        )
         raise PipelineError(
             f"{self.sink!r}: {self.method}() would replace the rows of other messages, too, because {reason}. Failed messages "
-            "are written again without the others. Use overwritePartitions() of a partitioned table, or "
-            "tracker.write_dataframe, where it is your promise."
+            f"are written again without the others. Use {remedy}, or tracker.write_dataframe, where it is your promise."
         )
+
+    def check_whole(self) -> None:
+        """Check that the user chose what a whole output replaces: the table, or the partitions that it writes.
+
+        Raises:
+            PipelineError: the mode is dynamic, and the writer doesn't name it.
+        """
+        inserts = self.method == "insertInto"
+        named = not inserts and _OPTION.lower() in self.options
+        if named or self.method in _TABLE_METHODS or self._mode() != _DYNAMIC or not self._keeps_partitions():
+            return
+        remedy = (
+            'insertInto ignores the writer\'s option. Set the mode of session and table to "static", or use save or parquet '
+            'with the option "static" or "dynamic".'
+            if inserts
+            else f'Set option("{_OPTION}", "static") to replace everything, or "dynamic" to replace only the partitions that '
+            "it writes. insertInto ignores this option."
+        )
+        raise PipelineError(
+            f"{self.sink!r}: {_OPTION} is 'dynamic', and the writer doesn't name it. So partitions of an earlier run would "
+            f"stay where these rows have none. {remedy}"
+        )
+
+    def _keeps_partitions(self) -> bool:
+        """Return True if the write keeps partitions that it has no rows for, in the mode `dynamic`."""
+        if self.method == "insertInto":
+            return self._describe().is_partitioned
+        if self.method == "jdbc" or not replaces_partitions(self.session, self._format):
+            return False
+        if is_delta(self.session, self._format):
+            return _REPLACE_WHERE not in self.options and self._writes_partitions()
+        # Spark drops a table of its own, with its files unless the writer names their folder.
+        return self.is_partitioned and (self.method != "saveAsTable" or self.path is not None)
 
     def _reach(self) -> str | None:
         """Return the reason why the write replaces more than single partitions, or None."""
-        if self.method == "insertInto":
-            if not self._describe().is_partitioned:
-                return f"the table {self.table!r} is not partitioned"
-        elif self.method in ("saveAsTable", "jdbc"):
-            return f"{self.method} replaces the table"
-        elif not replaces_partitions(self.session, self._format):
-            return f"the source {self._format!r} replaces its target"
-        elif _REPLACE_WHERE in self.options:
-            return "replaceWhere replaces all rows that its condition matches"
-        elif not self._writes_partitions():
-            return "it writes without partitionBy"
+        if self.method in ("insertInto", "overwritePartitions") and not self._describe().is_partitioned:
+            return f"the table {self.table!r} is not partitioned"
+        if self.method in ("saveAsTable", "jdbc", "replace", "createOrReplace"):
+            return "it replaces the table"
+        if self.method in _TABLE_METHODS:
+            return None
+        if self.method != "insertInto":
+            if not replaces_partitions(self.session, self._format):
+                return f"the source {self._format!r} replaces its target"
+            if _REPLACE_WHERE in self.options:
+                return "replaceWhere replaces all rows that its condition matches"
+            if not self._writes_partitions():
+                return "it writes without partitionBy"
         mode = self._mode()
         return None if mode == _DYNAMIC else f"{_OPTION} is {mode!r}"
 

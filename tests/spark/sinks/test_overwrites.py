@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
 from acker_redis import PipelineError
-from acker_redis.spark import Pipeline, Tracker
+from acker_redis.spark import Pipeline, Tracker, check_pipeline
 from tests.support.spark.cases import Case, MakeCase
 
 pytestmark = pytest.mark.spark
@@ -87,10 +87,10 @@ OTHERS_TOO: list[tuple[str, Write, str]] = [
     ("static", lambda w, path: w.option(OPTION, "dynamic").insertInto("by_day"), "Mode is 'static'"),
     ("dynamic", lambda w, path: w.insertInto("alike"), "is not partitioned"),
     ("dynamic", lambda w, path: w.insertInto("says_static"), "Mode is 'static'"),
-    ("dynamic", lambda w, path: w.partitionBy("day").saveAsTable("saved"), "saveAsTable"),
-    ("dynamic", lambda w, path: w.partitionBy("day").jdbc("jdbc:none", "t"), "jdbc"),
-    ("dynamic", lambda w, path: w.partitionBy("day").format("jdbc").save(), "jdbc"),
-    ("dynamic", lambda w, path: w.partitionBy("day").format("noop").save(), "noop"),
+    ("dynamic", lambda w, path: w.partitionBy("day").saveAsTable("saved"), "saveAsTable() would"),
+    ("dynamic", lambda w, path: w.partitionBy("day").jdbc("jdbc:none", "t"), "jdbc() would"),
+    ("dynamic", lambda w, path: w.partitionBy("day").format("jdbc").save(), "the source 'jdbc'"),
+    ("dynamic", lambda w, path: w.partitionBy("day").format("noop").save(), "the source 'noop'"),
 ]
 
 
@@ -121,3 +121,91 @@ def test_table_writer_that_replaces_other_messages_is_refused(case: MakeCase, me
 
     text = run.refused(pipeline, PipelineError)
     assert f"{method}() " in text and "of other messages" in text and "overwritePartitions()" in text
+
+
+def nightly(run: Case, write: Write) -> Callable[..., Any]:
+    """Function that runs Monday with six days or Tuesday with two, as a whole."""
+
+    def night(days: int, session: str, mode: Callable[[str], None]) -> Any:
+        def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+            rows = messages.withColumn("day", F.col("id"))
+            tracker.write(rows, lambda writer: write(writer.mode("overwrite"), run.out), name="save")
+
+        mode(session)
+        return run.run(pipeline, run.spark.range(days), output="whole").error
+
+    return night
+
+
+KEEPING: list[Write] = [
+    lambda w, path: w.partitionBy("day").parquet(path),
+    lambda w, path: w.format("orc").save(path, partitionBy="day"),
+    lambda w, path: w.insertInto("by_day"),
+    lambda w, path: w.option(OPTION, "static").insertInto("by_day"),
+    lambda w, path: w.partitionBy("day").option("path", path).saveAsTable("saved"),
+]
+
+
+@pytest.mark.parametrize("write", KEEPING)
+@pytest.mark.usefixtures("tables")
+def test_whole_output_under_a_dynamic_session_is_refused(
+    case: MakeCase, mode: Callable[[str], None], write: Write
+) -> None:
+    """Six partitions of Monday would stay on Tuesday. Only the user knows whether that is meant."""
+    run = case(n=6)
+    night = nightly(run, write)
+    error = night(6, "dynamic", mode)
+    assert type(error) is PipelineError, error
+    assert str(error).startswith("'save': ")
+    assert all(word in str(error) for word in ("Mode is 'dynamic'", '"static"', '"dynamic"', "insertInto"))
+    assert not Path(run.out).exists()
+    assert run.spark.table("by_day").isEmpty()
+
+
+@pytest.mark.usefixtures("tables")
+def test_insert_into_a_table_that_says_dynamic_is_refused_for_a_whole_output(
+    case: MakeCase, mode: Callable[[str], None]
+) -> None:
+    run = case(n=6)
+    run.spark.sql("ALTER TABLE by_day SET SERDEPROPERTIES ('partitionOverwriteMode' = 'dynamic')")
+    error = nightly(run, lambda w, _: w.insertInto("by_day"))(6, "static", mode)
+    assert type(error) is PipelineError and "Mode is 'dynamic'" in str(error)
+
+
+REPLACING: list[tuple[Write, int]] = [
+    (lambda w, path: w.partitionBy("day").option(OPTION, "static").parquet(path), 2),
+    (lambda w, path: w.partitionBy("day").option(OPTION, "dynamic").parquet(path), 6),
+    (lambda w, path: w.parquet(path), 2),
+    (lambda w, path: w.partitionBy("day").saveAsTable("saved"), 2),
+    (lambda w, path: w.partitionBy("day").options(path=path, **{OPTION: "STATIC"}).saveAsTable("saved"), 2),
+    (lambda w, path: w.insertInto("alike"), 2),
+]
+
+
+@pytest.mark.parametrize(("write", "left"), REPLACING)
+@pytest.mark.usefixtures("tables")
+def test_whole_output_under_a_dynamic_session_replaces_what_its_writer_says(
+    case: MakeCase, mode: Callable[[str], None], write: Write, left: int
+) -> None:
+    """Writers without partitions, and Spark's own tables, replace everything in each mode."""
+    run = case(n=6)
+    night = nightly(run, write)
+    assert night(6, "dynamic", mode) is None
+    assert night(2, "dynamic", mode) is None
+    found = run.spark.read.parquet(run.out) if Path(run.out).exists() else None
+    names = [name for name in ("saved", "alike") if found is None and run.spark.catalog.tableExists(name)]
+    assert max(run.spark.table(name).count() for name in names) == left if found is None else found.count() == left
+
+
+def test_check_of_a_pipeline_refuses_a_whole_output_under_a_dynamic_session(
+    case: MakeCase, mode: Callable[[str], None]
+) -> None:
+    run = case(n=6)
+    mode("dynamic")
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = messages.withColumn("day", F.col("id"))
+        tracker.write(rows, lambda writer: writer.partitionBy("day").mode("overwrite").parquet(run.out))
+
+    with pytest.raises(PipelineError, match="Mode is 'dynamic'"):
+        check_pipeline(run.messages, pipeline, ids="id", output="whole")
