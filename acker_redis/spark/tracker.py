@@ -8,8 +8,8 @@ workers.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pyspark.sql import Column, DataFrame, DataFrameWriter, DataFrameWriterV2
 from pyspark.sql import functions as F
@@ -34,6 +34,20 @@ from acker_redis.spark.worker.partitions import Write
 from acker_redis.spark.worker.row_function import RowByRow, RowFunction, RowFunctionStep
 
 __all__ = ["FlatMapOutput", "Tracker"]
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _in_any_thread(action: "Callable[Concatenate[Tracker, _P], _T]") -> "Callable[Concatenate[Tracker, _P], _T]":
+    """Make the emission wait for an action, in whatever thread the pipeline calls it."""
+
+    @wraps(action)
+    def call(self: "Tracker", /, *args: _P.args, **options: _P.kwargs) -> _T:
+        with self._proof.action():
+            return action(self, *args, **options)
+
+    return call
 
 
 @dataclass(frozen=True)
@@ -295,6 +309,7 @@ class Tracker:
             united, equation = united.unionByName(frame), equation.plus(other, node)
         return with_equation(united, equation.at(node))
 
+    @_in_any_thread
     def checkpoint(self, tracked: DataFrame, *, name: str | None = None) -> DataFrame:
         """Compute rows now and keep them in the checkpoint directory. Runs its own action.
 
@@ -312,6 +327,7 @@ class Tracker:
         """
         return checkpoints.checkpoint(self._proof, tracked, name, is_local=False)
 
+    @_in_any_thread
     def local_checkpoint(self, tracked: DataFrame, *, name: str | None = None) -> DataFrame:
         """Compute rows now and keep them in the executors' own storage. Runs its own action.
 
@@ -341,6 +357,7 @@ class Tracker:
         """
         self._proof.discard(self._proof.equation_of(tracked, "discard").node)
 
+    @_in_any_thread
     def write(
         self,
         tracked: DataFrame,
@@ -377,6 +394,7 @@ class Tracker:
         """
         writers.write(self._proof, self._outputs, tracked, write, on_error, name, allow_overwrite=allow_overwrite)
 
+    @_in_any_thread
     def write_table(
         self,
         tracked: DataFrame,
@@ -413,6 +431,7 @@ class Tracker:
             self._proof, self._outputs, tracked, table, write, on_error, name, allow_overwrite=allow_overwrite
         )
 
+    @_in_any_thread
     def write_dataframe(
         self,
         tracked: DataFrame,
@@ -447,6 +466,7 @@ class Tracker:
         """
         writers.write_dataframe(self._proof, self._outputs, tracked, write, on_error, name)
 
+    @_in_any_thread
     def write_data_source(
         self,
         tracked: DataFrame,
@@ -485,6 +505,7 @@ class Tracker:
             allow_overwrite=allow_overwrite,
         )
 
+    @_in_any_thread
     def write_partitions(
         self,
         tracked: DataFrame,
@@ -516,6 +537,7 @@ class Tracker:
             self._proof, self._outputs, tracked, write, on_error, no_retry, _name_of(write, "write_partitions"), name
         )
 
+    @_in_any_thread
     def write_kafka(
         self,
         tracked: DataFrame,
@@ -559,6 +581,7 @@ class Tracker:
             self._proof, self._outputs, tracked, topic, kafka, name, use_partition=use_partition, record_id=record_id
         )
 
+    @_in_any_thread
     def export(
         self,
         tracked: DataFrame,
@@ -586,6 +609,7 @@ class Tracker:
         """
         exports.export(self._proof, self._origin, self._outputs, tracked, write, encoding, column, name)
 
+    @_in_any_thread
     def export_kafka(
         self,
         tracked: DataFrame,

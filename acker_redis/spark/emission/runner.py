@@ -35,8 +35,7 @@ from acker_redis.spark.proof.equation import Equation
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import shares
 from acker_redis.spark.runtime.jobs import counted, ended_after, running
-from acker_redis.spark.runtime.jvm import java_static
-from acker_redis.spark.runtime.sessions import is_connect
+from acker_redis.spark.runtime.sessions import activate
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.sinks.output_modes import Outputs
@@ -107,7 +106,7 @@ class EmissionRunner:
         """
         if not self.spout.state.unread:
             raise StoppedError("The run ended before its first emission had begun.")
-        _activate(spark)
+        activate(spark)
         key, tag = self._key_of(emission)
         salt = salts(self.spout.acker.config.app, self.spout.run_id, emission.number)[1]
         late = LateMessages(
@@ -122,7 +121,7 @@ class EmissionRunner:
             Exception: the emission failed. Its roots were failed, unless the server is unavailable.
         """
         spout = self.spout
-        _activate(spark)
+        activate(spark)
         key, tag = self._key_of(emission)
         try:
             with own_errors():
@@ -199,6 +198,7 @@ class EmissionRunner:
                 failed = proof.failures()
                 verdict = self.evidence.judge(emission, failed, proof.processed, is_last=not spout.state.fresh)
                 spout.marks.exempt(verdict.exempt)
+                proof.check_none_late()
                 if self.whole_output is None:
                     roots.complete(failed)
                 elif (
@@ -252,7 +252,10 @@ class EmissionRunner:
             if has_corrupt_records(messages):
                 tracked = fail_corrupt_records(tracker, tracked)
             try:
-                self.pipeline(tracker, tracked if self.shown_id is None else tracked.drop(self.id_column))
+                try:
+                    self.pipeline(tracker, tracked if self.shown_id is None else tracked.drop(self.id_column))
+                finally:
+                    proof.wait_for_actions()
                 proof.check_covered()
             except NotProvenError as exc:
                 if repeat or not proof.may_repeat:
@@ -296,12 +299,3 @@ def _error_for_spout(error: Exception, blame: Blame) -> Exception:
         return AckerError(f"{gone} Spark's error: {line_of(error)}") if is_outage(error) else error
     kind = JobFailedError if blame is Blame.ROWS else OutageError
     return kind(line_of(error))
-
-
-def _activate(spark: SparkSession) -> None:
-    """Make `spark` the active session of this thread. A classic session looks there for Python data sources."""
-    if is_connect(spark):
-        spark._set_default_and_active_session(spark)  # type: ignore[attr-defined]  # noqa: SLF001  # 4.0 doesn't inherit it
-    else:
-        java = spark._jsparkSession  # noqa: SLF001
-        java_static(spark.sparkContext, "org.apache.spark.sql.classic.SparkSession", "setActiveSession")(java)

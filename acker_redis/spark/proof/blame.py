@@ -1,8 +1,9 @@
 """Find the cause of a broken emission.
 
-The cause is one of its rows, an unreachable service, or the pipeline itself. An error belongs to a job only if a job with the
-emission's tag failed. Spark Connect doesn't report jobs; there the server's error tells. Any other error in the driver (a
-typo, a missing library or class, a path that doesn't exist) would occur with any message.
+The cause is one of its rows, an unreachable service, or the pipeline itself. An error of an action belongs to a job only if a
+job with the action's tag failed, and an error of the user's own jobs only if one with the emission's tag did. Spark Connect
+doesn't report jobs; there the server's error tells. Any other error in the driver (a typo, a missing library or class, a path
+that doesn't exist) would occur with any message.
 """
 
 import re
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from enum import Enum, auto
+from weakref import WeakKeyDictionary
 
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
@@ -53,6 +55,9 @@ _GONE: tuple[type[Exception], ...] = (*java_errors(), OSError, AttributeError)
 _handled: dict[str, set[int]] = {}
 """Tag of an emission's jobs -> failed jobs whose rows were failed for that reason."""
 
+_actions: "WeakKeyDictionary[BaseException, str]" = WeakKeyDictionary()
+"""Error of Java's that an action has raised -> tag of its jobs."""
+
 
 class Blame(Enum):
     """The cause of a broken emission."""
@@ -90,10 +95,23 @@ def is_mistake(error: Exception, session: SparkSession) -> bool:
 
 
 def failed_in_a_job(error: Exception, session: SparkSession, tag: str) -> bool:
-    """Return True if an error comes from a job with this tag, so that one of its rows may be to blame."""
+    """Return True if an error comes from a job, so that one of its rows may be to blame.
+
+    It is looked up among the jobs of the action that raised it, else among those with this tag.
+    """
     if not broke_in_a_job(error):
         return False
-    return is_connect(session) or _any_job_failed(session, tag)  # there the error itself says so
+    if is_connect(session):
+        return True  # the error itself says so
+    of_java = next(filter(is_of_java, chain_of(error)))
+    return _any_job_failed(session, _actions.get(of_java, tag))
+
+
+def note_action(error: BaseException, tag: str) -> None:
+    """Note the tag of the action that has raised an error, unless an action within it has done so."""
+    of_java = next(filter(is_of_java, chain_of(error)), None)
+    if of_java is not None:
+        _actions.setdefault(of_java, tag)
 
 
 def is_lost_block(error: Exception) -> bool:
@@ -101,12 +119,18 @@ def is_lost_block(error: Exception) -> bool:
     return _LOST_BLOCK in (text_of(error) or "")
 
 
-def mark_handled(session: SparkSession, tag: str) -> None:
-    """Mark the failed jobs with this tag as handled, so that a later error isn't attributed to them."""
+def mark_handled(session: SparkSession, tag: str, action: str) -> None:
+    """Mark the failed jobs of an action as handled, so that a later error isn't attributed to them.
+
+    Args:
+        session: Spark session.
+        tag: tag of the emission's jobs.
+        action: tag of the action's jobs.
+    """
     if is_connect(session):
         return  # each error there is the error of its own request
     with suppress(*java_errors()):
-        _handled.setdefault(tag, set()).update(_failed(_status_of_jobs(session, tag)))
+        _handled.setdefault(tag, set()).update(_failed(_status_of_jobs(session, action)))
 
 
 def forget(tag: str) -> None:

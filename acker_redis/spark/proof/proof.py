@@ -5,9 +5,10 @@ proven action, or was discarded. If all frames are covered, every row derived fr
 rows that failed and rows that operators dropped on request.
 """
 
+import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, NoReturn
@@ -16,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.errors import NotExactError, NotProvenError, PipelineError
 from acker_redis.spark.proof import metrics, plans
+from acker_redis.spark.proof.blame import note_action
 from acker_redis.spark.proof.equation import Equation, equation_of
 from acker_redis.spark.proof.executions import Execution, Executions
 from acker_redis.spark.proof.late_ids import LateIds
@@ -26,9 +28,11 @@ from acker_redis.spark.protocol import arguments
 from acker_redis.spark.protocol.shares import BITS
 from acker_redis.spark.runtime import reruns
 from acker_redis.spark.runtime.collected import collected_bytes_per_task
-from acker_redis.spark.runtime.jobs import described
-from acker_redis.spark.runtime.sessions import is_connect
+from acker_redis.spark.runtime.jobs import described, tagged
+from acker_redis.spark.runtime.sessions import activate, is_connect
 from acker_redis.spark.worker.failures import Failure
+
+log = logging.getLogger("acker_redis.spark")
 
 _CAUSES = (
     "Fill a cached frame as a whole, for example by count(), before show() or another action reads a part of it. Use a writer "
@@ -43,6 +47,10 @@ _ADVICE_OF_A_CLIENT = (
 _END = (
     "End each path with write, write_table, write_data_source, write_partitions, write_dataframe or export, or pass the frame "
     "to tracker.discard."
+)
+_LATE = (
+    "A sink was called after the pipeline had returned. The emission has ended, so its rows can't be proven. Wait for your "
+    "threads before the pipeline returns, for example by `with ThreadPoolExecutor() as pool`."
 )
 _CACHED = (
     "The rows come through a cached frame. If Spark lost or evicted a part of it, or show() filled only a part, the counts "
@@ -107,7 +115,12 @@ class Proof:
     _failures: list[Failure] = field(default_factory=list)
     _meters: dict[str, _Meter] = field(default_factory=dict)
     _weights: int = 0
-    _adding: threading.Lock = field(default_factory=threading.Lock)  # sinks may run in several threads
+    _adding: threading.Condition = field(default_factory=threading.Condition)  # sinks may run in several threads
+    _thread: int = field(default_factory=threading.get_ident)  # that of the pipeline
+    _running: int = 0
+    _is_over: bool = False
+    _is_late: bool = False
+    _unraised: list[Exception] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         is_remote = is_connect(self.session)
@@ -197,10 +210,67 @@ class Proof:
         self._actions.append(node.name)
         return node
 
-    def job_description(self, node: Node) -> AbstractContextManager[None]:
-        """Describe the jobs of a running action by its name, the emission and the number of messages."""
+    @contextmanager
+    def action(self) -> Iterator[None]:
+        """Keep the emission open while an action runs, in whatever thread.
+
+        An error in a thread of the program is kept, in case the pipeline doesn't raise it.
+
+        Raises:
+            PipelineError: the pipeline has returned.
+        """
+        with self._adding:
+            if self._is_over:
+                self._is_late = True
+                log.error("a sink was called after its pipeline had returned, and is refused emission=%s", self.key)
+                raise PipelineError(_LATE)
+            self._running += 1
+        try:
+            yield
+        except Exception as exc:
+            if threading.get_ident() != self._thread:
+                self._unraised.append(exc)
+            raise
+        finally:
+            with self._adding:
+                self._running -= 1
+                self._adding.notify_all()
+
+    def wait_for_actions(self) -> None:
+        """Wait until each action that has begun has ended, in whatever thread. No other one may begin then."""
+        with self._adding:
+            self._adding.wait_for(lambda: not self._running)
+            self._is_over = True
+
+    def check_none_late(self) -> None:
+        """Check that no action was called after the pipeline had returned.
+
+        Raises:
+            PipelineError: one was, and was refused.
+        """
+        if self._is_late:
+            raise PipelineError(_LATE)
+
+    @contextmanager
+    def jobs_of(self, node: Node) -> Iterator[None]:
+        """Tag the jobs of an action in this thread, and describe them by its name, the emission and the number of messages."""
+        if threading.get_ident() != self._thread:
+            activate(self.session)
         messages = f"{self.count:,} messages" if self.late_ids is None else "messages not counted yet"
-        return described(self.session, f"{node.name!r} of {self.key}, {messages}")
+        tag = self.tag_of(node)
+        with (
+            tagged(self.session, self.job_tag, tag),
+            described(self.session, f"{node.name!r} of {self.key}, {messages}"),
+        ):
+            try:
+                yield
+            except Exception as exc:
+                note_action(exc, tag)
+                raise
+
+    def tag_of(self, node: Node) -> str:
+        """Return the tag of the jobs of an action, which they have beside that of the emission."""
+        return f"{self.job_tag}:{node.name}".replace(",", "_")
 
     def discard(self, node: str) -> None:
         """Declare that the rows of this operator need no action."""
@@ -267,7 +337,12 @@ class Proof:
 
         Raises:
             NotExactError: an action isn't proven, a frame isn't covered, or there is no action.
+            PipelineError: an action was called after the pipeline had returned.
+            Exception: an action raised it in a thread of the program, which kept it to itself.
         """
+        self.check_none_late()
+        if self._unraised:
+            raise self._unraised[0]
         broken_off = [name for name in self._actions if name not in self.proven]
         if broken_off:
             raise NotExactError(
@@ -293,9 +368,10 @@ class Proof:
 
     def _note_processed(self, operator: str, processed: metrics.Processed) -> None:
         if processed.rows:
-            before = self.processed.get(operator, processed)
-            roots = before.roots | processed.roots if before.roots and processed.roots else frozenset()
-            self.processed[operator] = metrics.Processed(processed.rows, roots)
+            with self._adding:
+                before = self.processed.get(operator, processed)
+                roots = before.roots | processed.roots if before.roots and processed.roots else frozenset()
+                self.processed[operator] = metrics.Processed(processed.rows, roots)
 
     def _balance(self, node: Node, meter: str, equation: Equation, execution: Execution) -> "_Balance":
         """Check the meters of one execution against an equation."""

@@ -133,7 +133,10 @@ def check_pipeline(
                 tracker = Tracker(run_id, 0, _proof=proof, _origin=None, _id_columns=(column,), _outputs=outputs)
                 equation = Equation(key, proof.add_operator("spout", "spout", []).name)
                 tracked = tracking.tracked(frame, column, of_emission, equation)
-                pipeline(tracker, fail_corrupt_records(tracker, tracked) if has_corrupt_records(frame) else tracked)
+                try:
+                    pipeline(tracker, fail_corrupt_records(tracker, tracked) if has_corrupt_records(frame) else tracked)
+                finally:
+                    proof.wait_for_actions()
                 proof.check_covered()
                 message_of = dict(zip(roots.tolist(), known.tolist(), strict=True))
                 failed = {

@@ -30,7 +30,9 @@ _CANCEL_EVERY_SECS = 1.0
 """Interval of cancellations after the timeout, because other jobs may start."""
 
 _thread = threading.local()
-"""Its `properties` are those that `inherited` has given to this thread, while a function runs."""
+"""Its `properties` are those that `inherited` has given to this thread, while a function runs. Its `tags` are those of its
+jobs, while `tagged` runs.
+"""
 
 _lock = threading.Lock()
 _running: dict[str, tuple[int, bool]] = {}
@@ -88,15 +90,24 @@ def running(spark: SparkSession, tag: str) -> Iterator[None]:
 
 
 @contextmanager
-def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
-    """Tag the jobs of this thread."""
-    tags: Any = spark if is_connect(spark) else spark.sparkContext
-    add, remove = (tags.addTag, tags.removeTag) if is_connect(spark) else (tags.addJobTag, tags.removeJobTag)
-    add(tag)
+def tagged(spark: SparkSession, *tags: str) -> Iterator[None]:
+    """Tag the jobs of this thread. Tags that it has already stay on it afterwards."""
+    owner: Any = spark if is_connect(spark) else spark.sparkContext
+    add, remove = (owner.addTag, owner.removeTag) if is_connect(spark) else (owner.addJobTag, owner.removeJobTag)
+    outer: frozenset[str] | None = getattr(_thread, "tags", None)
+    before = outer
+    if before is None:  # the program may have passed tags on to a thread of its own
+        before = frozenset(owner.getTags() if is_connect(spark) else owner.getJobTags())
+    fresh = [tag for tag in tags if tag not in before]
+    for tag in fresh:
+        add(tag)
+    _thread.tags = before.union(fresh)
     try:
         yield
     finally:
-        remove(tag)
+        _thread.tags = outer
+        for tag in fresh:
+            remove(tag)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.errors import BadConfigError
+from acker_redis.spark.runtime.jvm import java_static
 
 _versions: "WeakKeyDictionary[SparkSession, str]" = WeakKeyDictionary()
 _keys: "WeakKeyDictionary[SparkSession, str]" = WeakKeyDictionary()
@@ -72,3 +73,12 @@ def set_required(session: SparkSession, key: str, value: str) -> None:
             "written, so nothing was emitted. Set it where the cluster or the server is configured, or use another kind of "
             "compute."
         )
+
+
+def activate(session: SparkSession) -> None:
+    """Make a session the active one of this thread. A classic session looks there for Python data sources."""
+    if is_connect(session):
+        session._set_default_and_active_session(session)  # type: ignore[attr-defined]  # noqa: SLF001  # 4.0 doesn't inherit it
+    else:
+        java = session._jsparkSession  # noqa: SLF001
+        java_static(session.sparkContext, "org.apache.spark.sql.classic.SparkSession", "setActiveSession")(java)

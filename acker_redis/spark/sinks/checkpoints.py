@@ -17,7 +17,7 @@ def checkpoint(proof: Proof, tracked: DataFrame, name: str | None, *, is_local: 
     node = proof.add_operator(kind, name, [equation.node])
     meter = proof.add_meter(node)
     metered = metrics.meter_all(tracked, meter)
-    with proof.job_description(node):
+    with proof.jobs_of(node):
         rows = metered.localCheckpoint() if is_local else metered.checkpoint()
     removed = proof.prove(node, meter, equation, written=False, final=False)
     return with_equation(rows, equation.at(node.name).behind_checkpoint(removed))

@@ -78,6 +78,6 @@ def export(
     rows = metrics.meter_all(exported, meter).withColumn(ANCHORS, anchor_codec.encode(encoding, ANCHORS)).drop(SHARE)
     proof.exports = True
     proof.know_ids()
-    with proof.job_description(node):
+    with proof.jobs_of(node):
         write(guarded_writer(rows.withColumnRenamed(ANCHORS, column), writes))
     proof.prove(node, meter, sink.equation, written=True)

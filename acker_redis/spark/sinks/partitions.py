@@ -83,7 +83,7 @@ def consume(
     metered = metrics.meter_all(metrics.meter_removed_in_python(consumed, failed, ROWS, stays=ROWS), meter, ROWS)
 
     def run() -> int:
-        with proof.job_description(node):
+        with proof.jobs_of(node):
             counts = metered.select(ROWS).toArrow().column(0).to_pylist()
         # Failed rows have reached the sink, too, so they are part of the sum, not removed from it.
         proof.prove(node, meter, replace(equation, removed={**equation.removed, failed: 0}), written=False)

@@ -49,7 +49,7 @@ class Sink:
         Returns the sink over the kept rows, which `Outputs.release` drops. `finish` is still to be called.
         """
         meter = self.proof.add_meter(self.node)
-        with self.proof.job_description(self.node):
+        with self.proof.jobs_of(self.node):
             kept = self.outputs.keep_checkpoint(metrics.meter_all(self.rows, meter).localCheckpoint())
             equation = self.equation.behind_checkpoint(self._prove(meter, self.equation))
             meter = self.proof.add_meter(self.node)

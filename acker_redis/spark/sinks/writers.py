@@ -132,7 +132,7 @@ def write_dataframe(
 def _call(sink: Sink, write: Callable[[DataFrame], object], on_error: OnError) -> bool:
     """Call a function with the kept rows. Return True if it has returned, False if it has failed its rows."""
     before = _started(sink.proof.session)
-    with sink.proof.job_description(sink.node):
+    with sink.proof.jobs_of(sink.node):
         if not _succeeds(sink, lambda: write(sink.rows.drop(*TRACKING)), on_error):
             return False
     if sink.count and _started(sink.proof.session) == before:
@@ -204,7 +204,7 @@ def _run_now(sink: Sink, write: Callable[[DataFrame], object], on_error: OnError
     proof = sink.proof
     meter = proof.add_meter(sink.node)
     rows = frames.without(metrics.meter_all(sink.rows, meter), *TRACKING)
-    with proof.job_description(sink.node):
+    with proof.jobs_of(sink.node):
         if not _succeeds(sink, lambda: write(rows), on_error):
             return
     proof.prove(sink.node, meter, sink.equation, written=True)
@@ -216,10 +216,10 @@ def _succeeds(sink: Sink, write: Callable[[], object], on_error: OnError) -> boo
     try:
         write()
     except Exception as exc:
-        if on_error == "raise" or not failed_in_a_job(exc, proof.session, proof.job_tag):
+        if on_error == "raise" or not failed_in_a_job(exc, proof.session, proof.tag_of(sink.node)):
             raise
         _fail(sink, cause_of(exc))
-        mark_handled(proof.session, proof.job_tag)
+        mark_handled(proof.session, proof.job_tag, proof.tag_of(sink.node))
         return False
     return True
 
@@ -230,7 +230,7 @@ def _fail(sink: Sink, reason: Reason) -> None:
     rows = metrics.meter_all(sink.rows, meter).select(
         F.explode_outer(ROOTS).alias("root"), F.expr(f"coalesce({SHARE}, 0) <> 0 AS is_of_message")
     )
-    with sink.proof.job_description(sink.node):
+    with sink.proof.jobs_of(sink.node):
         distinct = rows.where("root IS NOT NULL OR is_of_message").distinct().toArrow().column("root").combine_chunks()
     sink.proof.prove(sink.node, meter, sink.equation, written=False)
     roots = distinct.drop_null().to_numpy()

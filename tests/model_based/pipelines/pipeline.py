@@ -1,7 +1,9 @@
 """A pipeline: steps over frames, and sinks. Drawn from a seed, it prints itself."""
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 
 from pyspark.sql import DataFrame
 
@@ -43,6 +45,7 @@ class Pipeline:
         ansi: whether Spark is strict about casts and overflows.
         case_sensitive: whether Spark tells columns apart by case.
         zone: of the session.
+        threads: whether each sink has a thread of its own.
     """
 
     seed: int
@@ -58,6 +61,7 @@ class Pipeline:
     ansi: bool = True
     case_sensitive: bool = False
     zone: str = "UTC"
+    threads: bool = False
 
     @property
     def harmless(self) -> bool:
@@ -90,8 +94,17 @@ class Pipeline:
         try:
             for step in self.steps:
                 frames.append(step.operator.apply(playing, *(frames[one] for one in step.inputs)))  # noqa: PERF401
-            for place, (sink, frame) in enumerate(self.sinks):
-                sink.write(playing, frames[frame], playing.folder / f"sink{place}")
+            ways = [
+                partial(sink.write, playing, frames[frame], playing.folder / f"sink{place}")
+                for place, (sink, frame) in enumerate(self.sinks)
+            ]
+            if self.threads:
+                with ThreadPoolExecutor(len(ways)) as pool:
+                    for done in [pool.submit(way) for way in ways]:
+                        done.result()
+            else:
+                for way in ways:
+                    way()
             for frame in self.discards:
                 playing.tracker.discard(frames[frame])
         finally:
@@ -101,7 +114,7 @@ class Pipeline:
     def __str__(self) -> str:
         """As a program."""
         settings = f"in_flight={self.in_flight}, adaptive={self.adaptive}, codegen={self.codegen}, ansi={self.ansi}"
-        settings += f", case_sensitive={self.case_sensitive}, zone={self.zone}"
+        settings += f", case_sensitive={self.case_sensitive}, zone={self.zone}, threads={self.threads}"
         lines = [f"seed {self.seed}: {settings}", f"  frame0 = {self.data}"]
         for number, step in enumerate(self.steps, 1):
             lines.append(f"  frame{number} = {step.operator}({', '.join(f'frame{one}' for one in step.inputs)})")
@@ -151,9 +164,13 @@ def draw(seed: int, *, harmful: bool | None = None) -> Pipeline:
         ways[0] = sinks.Partitions(fault=Fault(chance.choice(KINDS), 99)), ways[0][1]
     in_flight = chance.choice((None, None, None, max(1, of.count // 2)))
     adaptive, codegen = chance.random() < 0.8, chance.random() < 0.2
+    # Two actions that fill one cache at once count its rows in any way.
+    threads = random.Random(f"threads {seed}").random() < 0.3 and sparks.Cache(filled=False) not in [
+        step.operator for step in steps
+    ]
     return Pipeline(
         seed, of, tuple(steps), tuple(ways), tuple(discards), forgets, in_flight, faults, adaptive, codegen,
-        ansi, case_sensitive, of_session.choice(ZONES),
+        ansi, case_sensitive, of_session.choice(ZONES), threads,
     )  # fmt: skip
 
 

@@ -32,6 +32,8 @@ def _smaller(pipeline: Pipeline) -> Iterator[Pipeline]:
         yield replace(pipeline, in_flight=None)
     if pipeline.adaptive:
         yield replace(pipeline, adaptive=False)
+    if pipeline.threads:
+        yield replace(pipeline, threads=False)
     data = pipeline.data
     for smaller in (
         replace(data, count=data.count // 2),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pyspark import inheritable_thread_target
 
 from acker_redis.spark.runtime import jobs
 from acker_redis.spark.runtime.sessions import in_session
@@ -86,3 +87,35 @@ def test_frame_of_another_session_keeps_its_session(spark: Any) -> None:
     same = in_session(frame, other)
     assert same.sparkSession is other
     assert same.collect() == frame.collect()
+
+
+def test_tags_are_on_their_thread_only_meanwhile(spark: Any) -> None:
+    context = spark.sparkContext
+    seen: list[set[str]] = []
+
+    def look() -> None:
+        with jobs.tagged(spark, "emission"):
+            with jobs.tagged(spark, "emission", "first"):
+                seen.append(set(context.getJobTags()))
+            with jobs.tagged(spark, "emission", "second"):
+                seen.append(set(context.getJobTags()))
+            seen.append(set(context.getJobTags()))
+        seen.append(set(context.getJobTags()))
+
+    in_thread(look)
+    assert seen == [{"emission", "first"}, {"emission", "second"}, {"emission"}, set()]
+
+
+def test_tag_that_a_thread_inherited_stays_on_it(spark: Any) -> None:
+    context = spark.sparkContext
+    seen: list[set[str]] = []
+
+    def look() -> None:
+        with jobs.tagged(spark, "emission", "first"):
+            seen.append(set(context.getJobTags()))
+        seen.append(set(context.getJobTags()))
+
+    with jobs.tagged(spark, "emission"):
+        function = inheritable_thread_target(spark)(look)
+        in_thread(function)
+    assert seen == [{"emission", "first"}, {"emission"}]
