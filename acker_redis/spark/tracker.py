@@ -325,7 +325,7 @@ class Tracker:
         Raises:
             NotExactError: rows are missing or duplicated.
         """
-        return checkpoints.checkpoint(self._proof, tracked, name, is_local=False)
+        return checkpoints.checkpoint(self._proof, self._outputs, tracked, name, is_local=False)
 
     @_in_any_thread
     def local_checkpoint(self, tracked: DataFrame, *, name: str | None = None) -> DataFrame:
@@ -342,7 +342,7 @@ class Tracker:
         Raises:
             NotExactError: rows are missing or duplicated.
         """
-        return checkpoints.checkpoint(self._proof, tracked, name, is_local=True)
+        return checkpoints.checkpoint(self._proof, self._outputs, tracked, name, is_local=True)
 
     def discard(self, tracked: DataFrame) -> None:
         """Declare the rows of a frame done without writing them.
@@ -374,7 +374,8 @@ class Tracker:
         With output by message, the writer must append. Failed messages are emitted again without the others, so any other
         mode would replace rows already written, or leave out rows still to be written. With `output="whole"` the writer must
         overwrite, and it runs when all remaining messages have come through. Where the session's `partitionOverwriteMode` is
-        `dynamic`, a writer of partitions must name that option itself. See "Aggregates and overwriting" in the documentation.
+        `dynamic`, a writer of partitions must name that option itself. No sink may read what the writer replaces. See
+        "Aggregates and overwriting" in the documentation.
 
         Args:
             tracked: tracked rows.

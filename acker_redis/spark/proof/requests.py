@@ -25,6 +25,8 @@ _RUNNING_NOTHING = {
 _OWN_NAME = re.compile(r"(.*#\d+)\|\d+", re.DOTALL)
 """Name of a meter in one request. The name of each meter ends with a number."""
 
+_SUBQUERY = re.compile(r"\(\s*(?:SELECT|FROM|TABLE|WITH)\b", re.IGNORECASE)
+
 _numbers = count()
 
 
@@ -57,6 +59,15 @@ def has_hidden_plans(relation: Any) -> bool:
     kind = relation.WhichOneof("rel_type")
     is_hidden = kind == "sql" or (kind == "read" and relation.read.WhichOneof("read_type") == "named_table")
     return is_hidden or any(map(has_hidden_plans, inputs(relation)))
+
+
+def has_subqueries(message: Any) -> bool:
+    """Return True if a text of an expression, anywhere in a request, has a subquery. `inputs` doesn't yield its relations."""
+    if message.DESCRIPTOR.full_name == "spark.connect.Expression.ExpressionString":
+        return _SUBQUERY.search(message.expression) is not None
+    below = (value for field, value in message.ListFields() if field.message_type is not None)
+    parts = (part for value in below for part in ([value] if hasattr(value, "ListFields") else value))
+    return any(has_subqueries(part) for part in parts if hasattr(part, "ListFields"))
 
 
 def meters_in(relation: Any) -> Iterator[str]:

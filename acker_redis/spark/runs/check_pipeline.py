@@ -120,6 +120,7 @@ def check_pipeline(
     key = f"{_APP}:{run_id}:0"
     tag = f"acker:{key}"
     with running(spark, tag), own_errors():
+        outputs.check_read("messages", frame)
         frame = outputs.keep_checkpoint(
             frame.limit(rows).localCheckpoint()
         )  # the same rows, whenever they are computed

@@ -21,6 +21,7 @@ from acker_redis.spark.runtime.jvm import java_errors
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.captured_variables import snapshot
 from acker_redis.spark.sinks.overwrites import Overwrite
+from acker_redis.spark.sinks.replaced_sources import ReplacedSources, Stored, replaced_by
 from acker_redis.spark.sinks.source_checks import check_connections, check_creation, check_distribution, check_source
 from acker_redis.spark.sinks.trial_writes import check_by_trial
 
@@ -104,6 +105,7 @@ class AllowedWrites:
         dry: whether calls are only recorded, and nothing is written.
         expected: calls that it must repeat, in order, or None if any calls are allowed.
         calls: calls made so far, of all methods.
+        targets: what a whole output replaces by the calls that were only recorded.
     """
 
     sink: str
@@ -113,6 +115,7 @@ class AllowedWrites:
     dry: bool = False
     expected: "list[Call] | None" = None
     calls: list[Call] = field(default_factory=list)
+    targets: list[Stored] = field(default_factory=list)
 
     def check_mode(self, mode: str, method: str | None = None) -> None:
         """Check that the sink may write with a mode.
@@ -280,7 +283,9 @@ class _Guard:
         mode = self._mode_of(method, arguments) if self._table is None else TABLE_WRITES[method]
         if writes.any_mode or mode.lower() != "overwrite":
             return
-        options = self._options | arguments.get("options", {})
+        options = self._options | arguments.get("options", {}) | (arguments.get("properties") or {})
+        if method == "jdbc":
+            options |= {"url": arguments["url"], "dbtable": arguments["table"]}
         given = arguments.get("partitionBy")
         overwrite = Overwrite(
             self._rows.sparkSession,
@@ -294,6 +299,9 @@ class _Guard:
         )
         if writes.output == "whole":
             overwrite.check_whole()
+            if writes.dry:
+                where = overwrite.table, overwrite.path, overwrite.options
+                writes.targets += replaced_by(overwrite.session, overwrite.format, *where)
         else:
             overwrite.check_own_partitions()
 
@@ -413,6 +421,7 @@ class Outputs:
     late: list[LateSink] = field(default_factory=list)
     _checks: list[Callable[[], object]] = field(default_factory=list)
     _kept: list[DataFrame] = field(default_factory=list)
+    _sources: ReplacedSources = field(default_factory=ReplacedSources)
 
     @property
     def waits(self) -> bool:
@@ -434,13 +443,27 @@ class Outputs:
             writes: the writes that the sink may do.
 
         Raises:
-            PipelineError: a mode is not allowed.
+            PipelineError: a mode is not allowed, or a sink reads what the function replaces.
             NotExactError: the function called no method that writes.
         """
-        dry = replace(writes, dry=True, calls=[])
+        dry = replace(writes, dry=True, calls=[], targets=[])
         write(make_writer(dry))
         dry.check_any_writes()
+        self._sources.add_replaced(writes.sink, dry.targets)
         return dry.calls
+
+    def check_read(self, reader: str, rows: DataFrame) -> None:
+        """Check that a whole output doesn't read what it replaces, before the rows are computed.
+
+        Args:
+            reader: name of the sink or operator that computes the rows.
+            rows: the rows.
+
+        Raises:
+            PipelineError: it does.
+        """
+        if self.output == "whole":
+            self._sources.add_read(reader, rows)
 
     def keep_checkpoint(self, rows: DataFrame) -> DataFrame:
         """Register the rows of a local checkpoint, which `release` drops."""
@@ -472,6 +495,7 @@ class Outputs:
         self._kept.clear()
         self.late.clear()
         self._checks.clear()
+        self._sources.clear()
 
     def refuse_on_error(self, on_error: str, sink: str) -> None:
         """Reject `on_error="fail"` for a whole output, whose rows belong to all messages.

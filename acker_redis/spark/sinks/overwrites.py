@@ -111,9 +111,9 @@ class Overwrite:
         """Return True if the write keeps partitions that it has no rows for, in the mode `dynamic`."""
         if self.method == "insertInto":
             return self._describe().is_partitioned
-        if self.method == "jdbc" or not replaces_partitions(self.session, self._format):
+        if self.method == "jdbc" or not replaces_partitions(self.session, self.format):
             return False
-        if is_delta(self.session, self._format):
+        if is_delta(self.session, self.format):
             return _REPLACE_WHERE not in self.options and self._writes_partitions()
         # Spark drops a table of its own, with its files unless the writer names their folder.
         return self.is_partitioned and (self.method != "saveAsTable" or self.path is not None)
@@ -127,8 +127,8 @@ class Overwrite:
         if self.method in _TABLE_METHODS:
             return None
         if self.method != "insertInto":
-            if not replaces_partitions(self.session, self._format):
-                return f"the source {self._format!r} replaces its target"
+            if not replaces_partitions(self.session, self.format):
+                return f"the source {self.format!r} replaces its target"
             if _REPLACE_WHERE in self.options:
                 return "replaceWhere replaces all rows that its condition matches"
             if not self._writes_partitions():
@@ -137,13 +137,13 @@ class Overwrite:
         return None if mode == _DYNAMIC else f"{_OPTION} is {mode!r}"
 
     @property
-    def _format(self) -> str | None:
+    def format(self) -> str | None:
         """The source of `save` and `saveAsTable`. The other methods are named after theirs."""
         return self.source if self.method in ("save", "saveAsTable") else self.method
 
     def _writes_partitions(self) -> bool:
         """Return True if the writer names columns to partition by, or Delta's table at its target has some."""
-        if self.is_partitioned or not is_delta(self.session, self._format):
+        if self.is_partitioned or not is_delta(self.session, self.format):
             return self.is_partitioned
         name = self.table or (None if self.path is None else f"delta.`{self.path}`")
         return name is not None and self._describe(name).is_partitioned

@@ -48,6 +48,7 @@ class Sink:
 
         Returns the sink over the kept rows, which `Outputs.release` drops. `finish` is still to be called.
         """
+        self.outputs.check_read(self.node.name, self.rows)
         meter = self.proof.add_meter(self.node)
         with self.proof.jobs_of(self.node):
             kept = self.outputs.keep_checkpoint(metrics.meter_all(self.rows, meter).localCheckpoint())

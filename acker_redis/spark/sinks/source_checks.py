@@ -82,6 +82,20 @@ def replaces_partitions(session: SparkSession, source: str | None) -> bool:
     return any(_is_a(session, found, files) for files in _FILES)
 
 
+def names_tables(session: SparkSession, source: str | None, path: str) -> bool:
+    """Return True if a source reads a path as the name of a table, as Iceberg does.
+
+    Args:
+        session: Spark session.
+        source: format of the writer or reader; None: the session's default.
+        path: path that it gets. Over Spark Connect, one with a slash is taken for a folder.
+    """
+    name = _named(session, source)
+    if is_connect(session):
+        return name.lower() == _ICEBERG and "/" not in path
+    return _is_a(session, _class_of(session, name), _NAMES_TABLES)
+
+
 def unreported(session: SparkSession, sink: str, source: str | None) -> PipelineError:
     """Return the error of a source that doesn't report each row once."""
     source = _named(session, source)
@@ -192,7 +206,7 @@ def _distributes_by_range(
 ) -> bool:
     if source is None:
         frame = session.table(table)
-    elif _is_a(session, _class_of(session, source), _NAMES_TABLES):
+    elif names_tables(session, source, table):
         frame = session.read.format(source).options(**options).load(table)
     else:
         return False

@@ -11,7 +11,7 @@ from acker_redis.spark import Tracker
 from acker_redis.spark.runtime.sessions import is_connect
 from tests.support.jars import SPARK
 from tests.support.spark.cases import Case, MakeCase, Row
-from tests.support.targets import N, Scenario, check_proven, check_refused, check_released, run_section
+from tests.support.targets import N, Scenario, Write, check_proven, check_refused, check_released, run_section
 
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -132,6 +132,26 @@ def whole_replaced(make: MakeCase) -> None:
     check_released(run)
 
 
+def source_replaced(make: MakeCase) -> None:
+    """A whole output may read what it replaces only as a fixed version."""
+    run = make(n=N)
+    path = run.out
+    run.spark.range(2).withColumn("before", F.lit(1)).write.format("delta").save(path)
+
+    def over(**version: str) -> Write:
+        def write(tracker: Tracker, rows: DataFrame) -> None:
+            before = run.spark.read.format("delta").options(**version).load(path)
+            joined = tracker.join(rows, before, "id", "left").drop("before")
+            overwriting = {"overwriteSchema": "true"}
+            tracker.write(joined, lambda w: w.format("delta").options(**overwriting).mode("overwrite").save(path))
+
+        return write
+
+    assert "the output replaces" in run.refused(over(), PipelineError, output="whole")
+    written = run.spark.read.format("delta")
+    check_proven(make(n=N), over(versionAsOf="0"), lambda: written.load(path).collect(), output="whole")
+
+
 def merged(make: MakeCase) -> None:
     """Twice: the second run finds every row there."""
     run = make(n=N)
@@ -156,5 +176,5 @@ def documented(make: MakeCase) -> None:
 
 
 SCENARIOS: tuple[Scenario, ...] = (
-    saved, partitioned, inserted, appended, partitions_overwritten, whole_replaced, merged, documented,
+    saved, partitioned, inserted, appended, partitions_overwritten, whole_replaced, source_replaced, merged, documented,
 )  # fmt: skip

@@ -101,6 +101,25 @@ def partitions_overwritten(make: MakeCase) -> None:
     )
 
 
+def source_replaced(make: MakeCase) -> None:
+    """A whole output may read what it replaces only as a fixed snapshot."""
+    run = make(n=N)
+    name = created(run, "source")
+    run.spark.sql(f"INSERT INTO {name} VALUES (1, 0), (2, 0)")
+    snapshot = str(run.spark.table(f"{name}.snapshots").collect()[0]["snapshot_id"])
+
+    def over(**version: str) -> Write:
+        def write(tracker: Tracker, rows: DataFrame) -> None:
+            before = run.spark.read.options(**version).table(name).withColumnRenamed("child", "before")
+            joined = tracker.join(rows, before, "id", "left").drop("before")
+            tracker.write_table(joined, name, lambda writer: writer.using("iceberg").createOrReplace())
+
+        return write
+
+    assert "the output replaces" in run.refused(over(), PipelineError, output="whole")
+    check_proven(make(n=N), over(**{"snapshot-id": snapshot}), table(run, name), output="whole")
+
+
 def sorted_by_range(make: MakeCase) -> None:
     """Before Spark 4.3 it would be counted twice, and is refused before a row is in the table."""
     run = make(n=N)
@@ -157,6 +176,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     saved_in_a_folder,
     inserted,
     partitions_overwritten,
+    source_replaced,
     sorted_by_range,
     merged,
     documented,

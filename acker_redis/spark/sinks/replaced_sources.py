@@ -1,0 +1,301 @@
+"""Find out whether a whole output reads what it replaces.
+
+Such an output is right only if nothing breaks. Once a sink has written, the next attempt reads the rows of this run in place
+of those before it, and counts them again. So the plans of the sinks are compared with the targets of the writers, before rows
+are kept.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from acker_redis.errors import PipelineError
+from acker_redis.spark.proof import requests
+from acker_redis.spark.proof.plans import analyzed_part, each
+from acker_redis.spark.runtime.jvm import java_class, java_errors
+from acker_redis.spark.runtime.sessions import is_connect
+from acker_redis.spark.sinks.source_checks import names_tables
+
+_JDBC = "jdbc"
+
+_PINS = ("versionasof", "timestampasof", "snapshot-id", "as-of-timestamp")
+"""Options that read a fixed version of a table."""
+
+_PINNED_NAME = re.compile(r"@(?:v\d+|\d{17})`?$|\.(?:snapshot_id|at_timestamp)_\d+$")
+_PINNED_QUERY = re.compile(r"\b(?:VERSION|TIMESTAMP)\s+AS\s+OF\b", re.IGNORECASE)
+"""Names and texts of SQL that read a fixed version of a table."""
+
+_RELATION = re.compile(r"\bRelation ([^\s\[]+)\[|\bRelationV2\[[^\]]*\] ([^\s,]+)")
+"""Names of tables in the text of a plan."""
+
+_LOCAL, _SCHEME = re.compile(r"^file:/*"), re.compile(r"[A-Za-z][\w+.-]*://?")
+_GLOB = re.compile(r"[*?\[{]")
+
+
+class Stored(NamedTuple):
+    """Stored rows that a plan reads, or a writer replaces.
+
+    Attributes:
+        table: name of the table; None: it is only a folder.
+        folders: folders and files of the rows.
+    """
+
+    table: str | None
+    folders: frozenset[str] = frozenset()
+
+    def __str__(self) -> str:
+        return repr(self.table or min(self.folders))
+
+    def overlaps(self, other: "Stored") -> bool:
+        """Return True if both are the same table, or one has a folder of the other, in it, or above it."""
+        if self.table is not None and self.table == other.table:
+            return True
+        return any(_contains(a, b) or _contains(b, a) for a in self.folders for b in other.folders)
+
+
+@dataclass
+class ReplacedSources:
+    """What the sinks of a whole output read, and what their writers replace."""
+
+    _read: list[tuple[str, Stored]] = field(default_factory=list)
+    _replaced: list[tuple[str, Stored]] = field(default_factory=list)
+
+    def add_read(self, reader: str, rows: DataFrame) -> None:
+        """Add the rows that a sink or an operator computes.
+
+        Raises:
+            PipelineError: they are read from a target.
+        """
+        found = [(reader, read) for read in _reads(rows)]
+        self._check(found, self._replaced)
+        self._read += found
+
+    def add_replaced(self, sink: str, targets: Iterable[Stored]) -> None:
+        """Add the targets of a writer.
+
+        Raises:
+            PipelineError: a sink reads one of them.
+        """
+        replaced = [(sink, target) for target in targets]
+        self._check(self._read, replaced)
+        self._replaced += replaced
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._read.clear()
+        self._replaced.clear()
+
+    def _check(self, reads: list[tuple[str, Stored]], replaced: list[tuple[str, Stored]]) -> None:
+        for reader, read in reads:
+            for sink, target in replaced:
+                if read.overlaps(target):
+                    raise PipelineError(
+                        f"{sink!r}: the output replaces {target}, and the rows of {reader!r} are read from {read}. If a sink "
+                        "fails or the run ends between two sinks, the next attempt reads the rows that this run wrote, and "
+                        "counts them again. Write to another target, or read a fixed version of the table: "
+                        'option("versionAsOf", ...) for Delta, option("snapshot-id", ...) for Iceberg.'
+                    )
+
+
+def replaced_by(
+    session: SparkSession, source: str | None, table: str | None, path: str | None, options: Mapping[str, str]
+) -> list[Stored]:
+    """Return what a writer replaces.
+
+    Args:
+        session: Spark session.
+        source: format of the writer; None: the session's default.
+        table: name of the table; None: it writes elsewhere.
+        path: path of the writer; None: it has none.
+        options: options of the writer, by their names in lower case.
+    """
+    found: list[Stored] = []
+    if source is not None and source.lower() == _JDBC:
+        return [_database_table(options)]
+    with suppress(AnalysisException):  # no such table, so nobody reads it
+        if table is not None:
+            found += _reads(session.table(table))
+        elif path is not None and names_tables(session, source, path):
+            reader = session.read if source is None else session.read.format(source)
+            return list(_reads(reader.options(**options).load(path)))
+    if path is not None:
+        found.append(Stored(None, frozenset([_qualified(session, path)])))
+    return found
+
+
+def _contains(folder: str, path: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _database_table(options: Mapping[str, str]) -> Stored:
+    return Stored(f"{options.get('dbtable', '').strip()} at {options.get('url')}")
+
+
+def _plain(path: str) -> str:
+    """Return a path without the scheme of local files, and without trailing slashes."""
+    path = _LOCAL.sub("/", path)
+    root = _SCHEME.match(path)
+    start = 0 if root is None else root.end()
+    return path[:start] + posixpath.normpath(path[start:])
+
+
+def _qualified(session: SparkSession, path: str) -> str:
+    if is_connect(session):
+        return _plain(path)
+    hadoop = java_class(session.sparkContext, "org.apache.hadoop.fs.Path")(path)
+    try:
+        configuration = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
+        return _plain(str(hadoop.getFileSystem(configuration).makeQualified(hadoop).toString()))
+    except java_errors():  # the writer raises it, too
+        return _plain(path)
+
+
+def _reads(frame: DataFrame) -> Iterator[Stored]:
+    """Yield what a frame reads, without fixed versions of tables."""
+    session = frame.sparkSession
+    if is_connect(session):
+        yield from _requested(session, frame._plan.to_proto(session.client).root)  # type: ignore[operator]  # noqa: SLF001
+        return
+    plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
+    for part in (plan, *each(plan.subqueriesAll())):
+        for leaf in each(part.collectLeaves()):
+            stored = _stored(leaf)
+            if stored is not None:
+                yield stored
+
+
+def _stored(leaf: Any) -> Stored | None:
+    """Return what a leaf of a plan reads, or None: nothing that is stored, or a fixed version."""
+    kind = str(leaf.nodeName())
+    if kind.startswith("LogicalRelation"):
+        relation, catalog = leaf.relation(), leaf.catalogTable()
+        name = str(catalog.get().identifier().toString()) if catalog.isDefined() else None
+        of_class = relation.getClass().getName()
+        if of_class.endswith("HadoopFsRelation"):
+            location = relation.location()
+            if _called(location, "isTimeTravelQuery") is True:
+                return None
+            return Stored(name, frozenset(_plain(str(path.toString())) for path in each(location.rootPaths())))
+        if of_class.endswith("JDBCRelation"):
+            options = relation.jdbcOptions()
+            return _database_table({"url": options.url(), "dbtable": options.tableOrQuery()})
+        return None if name is None else Stored(name)
+    if kind.startswith("DataSourceV2Relation"):
+        return _stored_v2(leaf)
+    if kind == "HiveTableRelation":
+        table, location = leaf.tableMeta(), leaf.tableMeta().storage().locationUri()
+        folders = [_plain(str(location.get().toString()))] if location.isDefined() else []
+        return Stored(str(table.identifier().toString()), frozenset(folders))
+    return None
+
+
+def _stored_v2(leaf: Any) -> Stored | None:
+    table, options = leaf.table(), leaf.options()
+    travel = _called(leaf, "timeTravelSpec")
+    if (
+        any(options.containsKey(name) for name in _PINS)
+        or (travel is not None and travel.isDefined())
+        or _called(table, "snapshotId") is not None
+    ):
+        return None
+    catalog, name = leaf.catalog(), leaf.identifier()
+    full = (
+        f"{catalog.get().name()}.{name.get().toString()}" if catalog.isDefined() and name.isDefined() else table.name()
+    )
+    location = table.properties().get("location")
+    files = _called(table, "fileIndex")  # of files that are read by their source of version 2
+    folders = [location] if location else [] if files is None else [path.toString() for path in each(files.rootPaths())]
+    return Stored(str(full), frozenset(_plain(str(folder)) for folder in folders))
+
+
+def _called(of: Any, method: str) -> Any:
+    """Return the result of a method that some classes have, or None."""
+    try:
+        return getattr(of, method)()
+    except java_errors():
+        return None
+
+
+def _requested(session: SparkSession, relation: Any) -> Iterator[Stored]:
+    """Yield what a relation reads, as Spark Connect sends it."""
+    below, some_pinned = [relation], False
+    while below:
+        part = below.pop()
+        below += requests.inputs(part)
+        kind = part.WhichOneof("rel_type")
+        if kind == "sql":
+            pinned, hidden = _PINNED_QUERY.search(part.sql.query) is not None, True
+        elif kind == "read" and not part.read.is_streaming:
+            pinned, hidden = _is_pinned(part.read), _is_hidden(session, part.read)
+        else:
+            continue
+        some_pinned |= pinned
+        if not pinned:
+            yield from _looked_up(session, part) if hidden else _read_directly(part.read.data_source)
+    if not some_pinned and requests.has_subqueries(relation):  # else it is unknown which of them reads a fixed version
+        yield from _looked_up(session, relation)
+
+
+def _is_pinned(read: Any) -> bool:
+    """Return True if a request reads a fixed version of a table."""
+    options = {name.lower(): value for name, value in _source_of(read).options.items()}
+    return any(pin in options for pin in _PINS) or any(map(_PINNED_NAME.search, _names_in(read)))
+
+
+def _is_hidden(session: SparkSession, read: Any) -> bool:
+    """Return True if only the server knows what a request reads: tables, views, and paths with wildcards."""
+    if read.WhichOneof("read_type") == "named_table":
+        return True
+    names = _names_in(read)
+    return any(map(_GLOB.search, names)) or any(names_tables(session, read.data_source.format, name) for name in names)
+
+
+def _source_of(read: Any) -> Any:
+    return getattr(read, read.WhichOneof("read_type"))
+
+
+def _names_in(read: Any) -> list[str]:
+    if read.WhichOneof("read_type") == "named_table":
+        return [read.named_table.unparsed_identifier]
+    return [
+        *read.data_source.paths,
+        *(value for name, value in read.data_source.options.items() if name.lower() == "path"),
+    ]
+
+
+def _read_directly(source: Any) -> Iterator[Stored]:
+    options = {name.lower(): value for name, value in source.options.items()}
+    if source.format.lower() == _JDBC:
+        yield _database_table(options)
+        return
+    for path in (*source.paths, *filter(None, [options.get("path")])):
+        yield Stored(None, frozenset([_plain(path)]))
+
+
+def _looked_up(session: SparkSession, relation: Any) -> Iterator[Stored]:
+    """Ask the server what a relation reads: names of tables from the text of its plan, and files."""
+    from pyspark.sql.connect.proto import Plan  # noqa: PLC0415 only a session of Spark Connect has its packages
+
+    client: Any = session.client
+    plan = Plan()
+    plan.root.CopyFrom(relation)
+    with suppress(PySparkException):  # a query of other frames, which the request has beside it
+        text = client.explain_string(plan, "extended")
+        for found in _RELATION.finditer(analyzed_part(text)):
+            yield Stored(found[1] or found[2], _location(session, found[1] or found[2]))
+        files = client._analyze(method="input_files", plan=plan).input_files  # noqa: SLF001
+        if files:
+            yield Stored(None, frozenset(map(_plain, files)))
+
+
+def _location(session: SparkSession, table: str) -> frozenset[str]:
+    with suppress(AnalysisException):
+        rows = session.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
+        return frozenset(_plain(row["data_type"]) for row in rows if row["col_name"] == "Location")
+    return frozenset()

@@ -1,0 +1,204 @@
+"""A whole output that reads what it replaces: yesterday's totals and today's orders, written over yesterday's totals."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from pyspark.sql import DataFrame, DataFrameWriter
+from pyspark.sql import functions as F
+
+from acker_redis import PipelineError
+from acker_redis.spark import Pipeline, Tracker, check_pipeline
+from tests.support.spark.cases import Case, MakeCase
+
+pytestmark = pytest.mark.spark
+
+Read: TypeAlias = Callable[[Any, str], DataFrame]
+Write: TypeAlias = Callable[[DataFrameWriter, str], object]
+
+N = 6
+
+
+@pytest.fixture
+def totals(spark: Any, tmp_path: Path) -> Iterator[str]:
+    """A folder that is the table `totals`, too, and has a view and a temporary view."""
+    folder = str(tmp_path / "totals")
+    rows = spark.range(N).selectExpr("100 AS total", "id AS key")
+    rows.write.option("path", folder).partitionBy("key").saveAsTable("totals")
+    spark.sql("CREATE VIEW totals_by_name AS SELECT * FROM totals")
+    spark.read.parquet(folder).createOrReplaceTempView("totals_by_folder")
+    yield folder
+    spark.sql("DROP VIEW totals_by_name")
+    spark.catalog.dropTempView("totals_by_folder")
+    spark.sql("DROP TABLE totals")
+
+
+def adding(read: Read, write: Write, folder: str) -> Pipeline:
+    """Each message adds 20 to the total of its key."""
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        before = read(messages.sparkSession, folder).select(F.col("key").cast("bigint").alias("id"), "total")
+        rows = tracker.join(messages, before.groupBy("id").agg(F.sum("total").alias("total")), "id", "left")
+        added = rows.withColumn("total", F.expr("total + 20")).withColumnRenamed("id", "key")
+        tracker.write(added, lambda writer: write(writer.mode("overwrite"), folder), name="write")
+
+    return pipeline
+
+
+def to_folder(writer: DataFrameWriter, folder: str) -> None:
+    writer.partitionBy("key").parquet(folder)
+
+
+def refused(run: Case, pipeline: Pipeline) -> str:
+    return run.refused(pipeline, PipelineError, output="whole")
+
+
+def test_retry_would_count_the_replaced_table_again(case: MakeCase, totals: str) -> None:
+    """Without the refusal, the totals were 140 after a second sink had failed once."""
+    run = case(n=N)
+    tried: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        adding(lambda spark, folder: spark.read.parquet(folder), to_folder, totals)(tracker, messages)
+        tracker.write_dataframe(messages, second)
+
+    def second(rows: DataFrame) -> None:
+        tried.append(1)
+        if len(tried) == 1:
+            rows.select(F.raise_error(F.lit("the store is away"))).collect()
+        rows.collect()
+
+    text = refused(run, pipeline)
+    assert text.startswith("'write': the output replaces ") and "of 'write' are read from" in text
+    assert all(way in text for way in ("another target", "versionAsOf", "snapshot-id"))
+    assert tried == []
+    assert {row["total"] for row in run.spark.read.parquet(totals).collect()} == {100}
+
+
+READS: list[Read] = [
+    lambda spark, folder: spark.read.parquet(folder),
+    lambda spark, folder: spark.read.parquet(f"file:{folder}/"),
+    lambda spark, folder: spark.read.option("basePath", folder).parquet(f"{folder}/key=1"),
+    lambda spark, folder: spark.read.option("basePath", folder).parquet(f"{folder}/key=[1-3]"),
+    lambda spark, folder: spark.read.format("parquet").option("path", folder).load(),
+    lambda spark, _: spark.read.table("totals"),
+    lambda spark, _: spark.table("TOTALS_by_name"),
+    lambda spark, _: spark.table("totals_by_folder"),
+    lambda spark, folder: spark.sql(f"SELECT * FROM parquet.`{folder}`"),
+    lambda spark, _: spark.range(N).selectExpr("id AS key", "(SELECT max(total) FROM totals) AS total"),
+    lambda spark, _: spark.sql("WITH t AS (SELECT * FROM totals) SELECT * FROM t WHERE key IN (SELECT key FROM t)"),
+    lambda spark, _: spark.range(N).where("id IN (SELECT key FROM totals)").selectExpr("id AS key", "1 AS total"),
+    lambda spark, folder: spark.read.parquet(folder).persist(),
+]
+
+WRITES: list[Write] = [
+    to_folder,
+    lambda w, folder: w.format("parquet").option("path", folder).save(),
+    lambda w, folder: w.json(str(Path(folder).parent)),
+    lambda w, folder: w.parquet(f"{folder}/key=1"),
+    lambda w, folder: w.insertInto("totals"),
+    lambda w, folder: w.option("path", folder).saveAsTable("another"),
+    lambda w, _: w.saveAsTable("totals"),
+]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_output_over_its_source_is_refused_however_it_is_read(case: MakeCase, totals: str, read: Read) -> None:
+    run = case(n=N)
+    assert "the output replaces" in refused(run, adding(read, to_folder, totals))
+    assert run.spark.read.parquet(totals).count() == N
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_output_over_its_source_is_refused_however_it_is_written(case: MakeCase, totals: str, write: Write) -> None:
+    run = case(n=N)
+    assert "the output replaces" in refused(run, adding(lambda spark, _: spark.table("totals"), write, totals))
+    assert run.spark.read.parquet(totals).count() == N
+    assert not run.spark.catalog.tableExists("another")
+
+
+def test_messages_over_their_source_are_refused(case: MakeCase, totals: str) -> None:
+    run = case(n=N)
+    messages = run.spark.table("totals").selectExpr("CAST(key AS bigint) AS id", "total")
+
+    def pipeline(tracker: Tracker, rows: DataFrame) -> None:
+        tracker.write(rows, lambda writer: to_folder(writer.mode("overwrite"), totals))
+
+    with pytest.raises(PipelineError, match="the output replaces"):
+        check_pipeline(messages, pipeline, ids="id", output="whole")
+    assert "the output replaces" in run.refused(pipeline, PipelineError, messages, output="whole")
+
+
+@pytest.mark.parametrize("replaces_first", [True, False])
+def test_sink_reading_the_target_of_another_is_refused(case: MakeCase, totals: str, replaces_first: bool) -> None:
+    run = case(n=N)
+
+    def compare(tracker: Tracker, messages: DataFrame) -> None:
+        before = messages.sparkSession.table("totals").selectExpr("CAST(key AS bigint) AS id", "total")
+        rows = tracker.join(messages, before, "id", "left")
+        tracker.write_dataframe(rows, lambda found: found.collect(), name="compare")
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        if not replaces_first:
+            compare(tracker, messages)
+        rows = messages.selectExpr("*", "1 AS total", "id AS key")
+        tracker.write(rows, lambda writer: to_folder(writer.mode("overwrite"), totals), name="totals")
+        if replaces_first:
+            compare(tracker, messages)
+
+    text = refused(run, pipeline)
+    assert text.startswith("'totals': the output replaces ") and "of 'compare' are read from" in text
+
+
+def test_checkpoint_does_not_hide_the_replaced_table(case: MakeCase, totals: str) -> None:
+    run = case(n=N)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        before = messages.sparkSession.table("totals").selectExpr("CAST(key AS bigint) AS id", "total")
+        rows = tracker.local_checkpoint(tracker.join(messages, before, "id", "left"), name="kept")
+        tracker.write(rows.selectExpr("*", "id AS key"), lambda writer: to_folder(writer.mode("overwrite"), totals))
+
+    assert "of 'kept' are read from" in refused(run, pipeline)
+
+
+def test_output_beside_its_source_is_written(case: MakeCase, totals: str) -> None:
+    """The name of the other folder begins like that of the source."""
+    run = case(n=N)
+    beside = f"{totals}-of-today"
+    pipeline = adding(lambda spark, _: spark.table("totals"), lambda w, _: w.partitionBy("key").parquet(beside), totals)
+    run.complete(pipeline, output="whole")
+    assert {row["total"] for row in run.spark.read.parquet(beside).collect()} == {120}
+
+
+def test_output_by_message_may_read_its_target(case: MakeCase, totals: str) -> None:
+    """It appends, and a replay has no messages that were acked."""
+    run = case(n=N)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        before = messages.sparkSession.read.parquet(totals).selectExpr("CAST(key AS bigint) AS id", "total").distinct()
+        rows = tracker.join(messages, before, "id", "left").withColumnRenamed("id", "key")
+        tracker.write(rows, lambda writer: to_folder(writer.mode("append"), totals))
+
+    run.complete(pipeline)
+    assert run.spark.read.parquet(totals).count() == 2 * N
+
+
+def test_database_table_over_its_source_is_refused(case: MakeCase) -> None:
+    """Spark brings Derby, so the database is real."""
+    run = case(n=N)
+    url = f"jdbc:derby:memory:{run.folder.name};create=true"
+    run.spark.range(N).selectExpr("100 AS total", "id").write.jdbc(url, "totals")
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.join(messages, messages.sparkSession.read.jdbc(url, "totals"), "id", "left")
+        tracker.write(rows, lambda writer: writer.jdbc(url, "totals", "overwrite"))
+
+    assert "the output replaces 'totals at jdbc:derby" in refused(run, pipeline)
+
+    def to_another(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.join(messages, messages.sparkSession.read.jdbc(url, "totals"), "id", "left")
+        tracker.write(rows, lambda writer: writer.jdbc(url, "of_today", "overwrite"))
+
+    case(n=N).complete(to_another, output="whole")
+    assert run.spark.read.jdbc(url, "of_today").count() == N
