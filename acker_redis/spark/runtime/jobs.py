@@ -85,18 +85,28 @@ def running(spark: SparkSession, tag: str) -> Iterator[None]:
 
     The user's own actions are included.
     """
-    with tagged(spark, tag), metrics_kept(spark):
+    with (
+        tagged(spark, tag, inherited=frozenset()),
+        metrics_kept(spark),
+    ):  # no other thread has had the tag of this emission
         yield
 
 
 @contextmanager
-def tagged(spark: SparkSession, *tags: str) -> Iterator[None]:
-    """Tag the jobs of this thread. Tags that it has already stay on it afterwards."""
+def tagged(spark: SparkSession, *tags: str, inherited: frozenset[str] | None = None) -> Iterator[None]:
+    """Tag the jobs of this thread. Tags that it has already stay on it afterwards.
+
+    Args:
+        spark: Spark session.
+        tags: the tags.
+        inherited: those of `tags` that the program may have passed on to this thread. None: Spark is asked, by a dozen calls
+            of Java.
+    """
     owner: Any = spark if is_connect(spark) else spark.sparkContext
     add, remove = (owner.addTag, owner.removeTag) if is_connect(spark) else (owner.addJobTag, owner.removeJobTag)
     outer: frozenset[str] | None = getattr(_thread, "tags", None)
-    before = outer
-    if before is None:  # the program may have passed tags on to a thread of its own
+    before = inherited if outer is None else outer
+    if before is None:
         before = frozenset(owner.getTags() if is_connect(spark) else owner.getJobTags())
     fresh = [tag for tag in tags if tag not in before]
     for tag in fresh:
