@@ -92,7 +92,7 @@ class JobFailedError(AckerError):
 class OperatorBrokenError(AckerError):
     """An operator failed many messages and processed none, so the pipeline is to blame.
 
-    Nothing was dead-lettered.
+    Nothing was dead-lettered. In a stream, many rows without an id and none with one raise it, too.
     """
 
 

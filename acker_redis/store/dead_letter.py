@@ -10,6 +10,12 @@ from acker_redis.errors import BadConfigError
 FROM_PAYLOAD, FROM_SOURCE, FROM_RUN = "payload", "source", "run"
 """Places from which a spout reads the message of a letter for a replay."""
 
+CORRUPT_ROW = "corrupt"
+"""Reason of letters for rows of a stream that have no id."""
+
+REASONS = ("failed", "timeout", "lost", CORRUPT_ROW)
+"""Reasons that a letter may have."""
+
 
 class DeadLetter(NamedTuple):
     """Message whose attempts are exhausted.
@@ -18,7 +24,8 @@ class DeadLetter(NamedTuple):
         message_id: 64-bit id of the message in its source.
         run_id: run id of the spout.
         attempts: number of attempts that failed, timed out or were lost.
-        reason: outcome of the last attempt: `failed`, `timeout` or `lost`.
+        reason: outcome of the last attempt: `failed`, `timeout` or `lost`. `corrupt`: a row of a stream without an id, which
+            was not attempted. Its message id is a hash of the row.
         last_component: component that processed the message last, if components are named.
         detail: text of the last fail, if it had one.
         payload: the message itself, if the spout keeps messages. None: look it up by `message_id`.
@@ -75,7 +82,7 @@ class DeadLetterFilter:
     Attributes:
         message_ids: message ids to match, any of them.
         run_id: run id of the spout.
-        reason: `failed`, `timeout` or `lost`.
+        reason: `failed`, `timeout`, `lost` or `corrupt`.
         last_component: component that processed the message last.
         text: text contained in the detail, in upper or lower case.
         since: earliest time that the letter was written, by the server's clock; without a time zone it is local.

@@ -220,18 +220,20 @@ def from_json(column: str, schema: StructType) -> Column:
     return F.from_json(F.col(column).cast("string"), schema, FROM_JSON)
 
 
-def read_ids(frame: DataFrame, column: str, *, are_few: bool = False) -> Int64Array:
-    """Read the ids of all messages. Ids may repeat.
+def read_ids(frame: DataFrame, column: str, *, are_few: bool = False) -> tuple[Int64Array, int]:
+    """Read the ids of all messages, and count the rows without an id. Ids may repeat.
 
     Args:
         frame: one row per message.
         column: name of the message id column.
         are_few: whether a few thousand messages are expected, from a plan without exchanges and caches.
-
-    Raises:
-        PipelineError: a message id is null.
     """
-    return _read(frame, column, repeats=True, are_few=are_few)[0]
+    if are_few:
+        read = frames.read_few_integers(frame, _bigint(column)).column(0)
+    else:
+        read = frames.read_rows(frames.select(frame, _bigint(column))).column(0)
+    nulls = read.null_count
+    return np.ascontiguousarray((read.drop_null() if nulls else read).to_numpy(), np.int64), nulls
 
 
 def read_places(frame: DataFrame, column: str, partition: str, offset: str) -> tuple[Int64Array, Places]:
@@ -247,14 +249,9 @@ def read_places(frame: DataFrame, column: str, partition: str, offset: str) -> t
     return ids, Places(encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64), places)
 
 
-def _read(
-    frame: DataFrame, column: str, *places: str, repeats: bool = False, are_few: bool = False
-) -> tuple[Int64Array, pa.Table]:
+def _read(frame: DataFrame, column: str, *places: str, repeats: bool = False) -> tuple[Int64Array, pa.Table]:
     """Read the ids of all messages, and further columns in SQL."""
-    if are_few and not places:
-        table = frames.read_few_integers(frame, _bigint(column))
-    else:
-        table = frames.read_rows(frames.select(frame, _bigint(column), *places))
+    table = frames.read_rows(frames.select(frame, _bigint(column), *places))
     nulls = table.column(0).null_count
     if nulls:
         raise PipelineError(

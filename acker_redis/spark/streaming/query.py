@@ -15,6 +15,7 @@ from dataclasses import replace
 
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from acker_redis.acker import Acker, app_of
 from acker_redis.errors import AckerError, BadConfigError, ClosedError, ServerUnavailableError, StoppedError
@@ -23,6 +24,7 @@ from acker_redis.spark.emission.evidence import OperatorEvidence
 from acker_redis.spark.emission.messages import MESSAGE_ID, Places, read_ids, read_places, with_message_ids
 from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
 from acker_redis.spark.proof.blame import line_of
+from acker_redis.spark.protocol import arguments
 from acker_redis.spark.runs.options import StreamSettings
 from acker_redis.spark.runtime.jobs import described, inherited
 from acker_redis.spark.runtime.sessions import is_connect
@@ -35,6 +37,7 @@ from acker_redis.spark.streaming.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.parked_rows import ParkedRows
 from acker_redis.spark.streaming.parking_location import ParkingLocation
 from acker_redis.spark.streaming.query_states import QueryState, QueryStates
+from acker_redis.spark.streaming.rows_without_ids import RowsWithoutIds
 from acker_redis.spark.streaming.snapshot import Snapshot
 from acker_redis.spark.streaming.snapshot_writer import SnapshotWriter
 from acker_redis.spark.streaming.spark_queries import SparkQueries
@@ -115,6 +118,9 @@ class TrackedQuery:
         )  # then a micro-batch waits
         self._evidence = OperatorEvidence(
             everything_counts=not options.stop_if_all_fail, goes_on=True, max_open=max_open
+        )
+        self._without_ids = RowsWithoutIds(
+            acker, dead_letter_bytes=options.dead_letter_bytes, stop_if_all_fail=options.stop_if_all_fail
         )
         self._states = QueryStates()
         self._lock = threading.Lock()
@@ -352,7 +358,11 @@ class TrackedQuery:
                 ids, places = read_places(frame, column, options.ids.partition, options.ids.offset)
                 self._offsets.add(ids, *places)
             else:
-                ids = read_ids(frame, column, are_few=self._reads.reads_few)
+                ids, without = read_ids(frame, column, are_few=self._reads.reads_few)
+                self._without_ids.check(column, len(ids), without)
+                if without:
+                    self._note_corrupt(self._without_ids.write_letters(frame, column, self._spout))
+                    frame = frame.where(F.col(arguments.quoted(column)).isNotNull())
         self._reads.note_size(len(ids))
         if self._group is not None:
             self._check_ranges(self._group, batch_id, places)
@@ -377,6 +387,11 @@ class TrackedQuery:
         self._batches += 1
         self._quiet_since = time.monotonic()
         self._publish_status()
+
+    def _note_corrupt(self, letters: list[DeadLetter]) -> None:
+        """Record the dead letters of rows without an id."""
+        self._writer.note_letters(letters)
+        self._spout.counts.dead_lettered += len(letters)
 
     def _check_ranges(self, group: GroupOffsets, batch_id: int, places: Places) -> None:
         """Compare the micro-batch with its topics. During an outage of the brokers, process outcomes until they answer."""

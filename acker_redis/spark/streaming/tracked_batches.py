@@ -85,15 +85,17 @@ class TrackedBatches:
                 empty folder with a file `start_empty`, a query that isn't new begins without parked messages.
             checkpoint_location: path or URI of the query's option `checkpointLocation`, which is read. Needed with Spark
                 Connect. None: Spark's own word for it is used, which pyarrow may not understand.
-            ids: name of an integer column with message ids, not null; or `MessageIds.offsets(...)`, without progress, which
-                is in Spark's checkpoint. None: ids are derived from the columns `file` and `row`, or from Kafka's `topic`,
-                `partition` and `offset`.
+            ids: name of an integer column with message ids, where rows without one become dead letters; or
+                `MessageIds.offsets(...)`, without progress, which is in Spark's checkpoint. None: ids are derived from the
+                columns `file` and `row`, or from Kafka's `topic`, `partition` and `offset`.
             retry: policy for emitting again; see `RetryPolicy`. Messages that kill their workers while no other message
                 succeeds are parked. Their attempts don't count until some message succeeds.
             stop_if_all_fail: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
                 pipeline doesn't declare, in an operator that has processed none. A micro-batch whose first 20 messages are
-                bad then ends the query at every start. False: they become dead letters.
-            dead_letter_bytes: longest message that a dead letter keeps as JSON, in bytes, at most 1 MiB; 0: only its id.
+                bad then ends the query at every start. The same holds for 20 rows without an id, if none has one since the
+                start. False: they become dead letters.
+            dead_letter_bytes: longest message that a dead letter keeps as JSON, in bytes, at most 1 MiB; 0: only its id,
+                except that a row without an id is kept up to 10,000 bytes.
             max_spout_pending: limit on messages in flight. None: no limit.
             max_parked: limit on messages that are not done when a micro-batch ends. The micro-batch waits until they are
                 few enough, and reports that in the log and in `status`.
