@@ -54,6 +54,17 @@ def test_out_of_memory_is_a_refusal_of_writes() -> None:
         (redis.ConnectionError("refused"), errors.ConnectionLostError, "Check that the server runs"),
         (redis.TimeoutError("slow"), errors.ConnectionLostError, "Check that the server runs"),
         (OSError("no route"), errors.ConnectionLostError, "Check that the server runs"),
+        (
+            redis.ResponseError("DB index is out of range"),
+            errors.BadConfigError,
+            "Omit the number at the end of the URL",
+        ),
+        (redis.exceptions.ClusterDownError("Hash slot not served"), errors.ConnectionLostError, "--cluster check"),
+        (
+            redis.exceptions.RedisClusterException("All slots are not covered after query. 1 of 16384 covered..."),
+            errors.ConnectionLostError,
+            "--cluster check",
+        ),
         (redis.InvalidResponse('Protocol error, got "H"'), errors.ScriptFailedError, "Check the URL's host and port"),
         (redis.ResponseError("ERR user_script:1"), errors.ScriptFailedError, "user_script"),
         (errors.BadIdError("as it is"), errors.BadIdError, "as it is"),

@@ -43,6 +43,10 @@ LOST_UNDER_WAY = (
     "which applies each update exactly once."
 )
 
+_NO_DATABASE = ("DB index is out of range", "invalid DB index")
+_NOT_SERVED = ("slots are not covered", "slot not served", "The cluster is down")
+_SLOTS = "Find them with `redis-cli --cluster check HOST:PORT`. Start the nodes that had them, or assign them to others."
+
 _DETAIL_CHARS = 300
 _SCRIPT_DENIED = ("The user executing the script can't", "ACL failure in script")
 """Redis 7.0; Redis 7.2 and Valkey."""
@@ -123,6 +127,15 @@ def translate(exc: BaseException, address: str, *, lost: str = LOST) -> errors.A
             f"{address} is blocked by another client's script ({text}). Nothing was changed. Wait, or end the script with "
             "SCRIPT KILL."
         )
+    if any(words in text for words in _NO_DATABASE):
+        return errors.BadConfigError(
+            f"{address} has no database of this number ({text}). Nothing was sent. Omit the number at the end of the URL, or "
+            "raise `databases` in the server's configuration."
+        )
+    if any(words in text for words in _NOT_SERVED):
+        return errors.ConnectionLostError(
+            f"The cluster at {address} doesn't serve all hash slots ({text}). {_SLOTS} {_beyond_advice(lost)}".rstrip()
+        )
     if isinstance(exc, (*_LOST, redis.exceptions.ClusterError)):
         return errors.ConnectionLostError(f"{address} can't be reached ({text}). {lost}")
     if code == "WRONGTYPE":
@@ -138,6 +151,11 @@ def translate(exc: BaseException, address: str, *, lost: str = LOST) -> errors.A
     return errors.ScriptFailedError(
         f"{address} returned an unexpected error ({text}). If its text does not explain it, please report it."
     )
+
+
+def _beyond_advice(lost: str) -> str:
+    """Return what a text for a lost connection says beyond checking the server and the URL."""
+    return "Nothing was sent." if lost == NOTHING_THERE else lost.removeprefix(LOST).strip()
 
 
 def is_denied(exc: BaseException) -> bool:
