@@ -45,7 +45,9 @@ LOST_UNDER_WAY = (
 
 _NO_DATABASE = ("DB index is out of range", "invalid DB index")
 _NOT_SERVED = ("slots are not covered", "slot not served", "The cluster is down")
-_SLOTS = "Find them with `redis-cli --cluster check HOST:PORT`. Start the nodes that had them, or assign them to others."
+_SLOTS = (
+    "Find them with `redis-cli --cluster check HOST:PORT`. Start the nodes that had them, or assign them to others."
+)
 
 _DETAIL_CHARS = 300
 _SCRIPT_DENIED = ("The user executing the script can't", "ACL failure in script")

@@ -1,8 +1,12 @@
 """Pages of the docs run from their first block to their last, each as one program with a session of its own."""
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -97,11 +101,6 @@ once = RetryPolicy(max_attempts=1, first_delay_secs=0)
 run_tracked(orders, last_nights_pipeline, acker=acker, ids="order", run_id="orders-of-monday", retry=once)
 """
 
-CALLS = """
-called = [one() or name for name, one in list(globals().items()) if name.startswith("test_")]
-assert len(called) > 5, called
-"""
-
 PAGES = {
     "guides/aggregates.md": ("", ""),
     "guides/applications.md": ("", ""),
@@ -109,7 +108,6 @@ PAGES = {
     "guides/run-again.md": (AGAIN, ""),
     "guides/spark.md": ("", ""),
     "guides/streams.md": (STREAMS + PARKED[0], PARKED[1]),
-    "guides/testing.md": ("", CALLS),
     "operate/hosted-spark.md": ("", ""),
     "topologies/from-storm.md": (STORM_BEFORE, STORM_AFTER),
     "topologies/spark.md": (
@@ -122,6 +120,7 @@ PAGES = {
 """What stands before the blocks of a page, and behind them."""
 
 ELSEWHERE = {
+    "guides/testing.md": "docs/test_docs.py",
     "guides/bare.md": "docs/test_readme.py",
     "start/pipeline.md": "docs/test_readme.py",
     "guides/log-pipeline.md": "spark/applications/test_access_logs.py",
@@ -149,6 +148,18 @@ def test_python_blocks_of_a_docs_page_run(warm: Warm, name: str) -> None:
     before, after = PAGES[name]
     with VALKEY.server() as server, rotated(server.url):
         warm.run("\n".join([before, *blocks("python", f"docs/{name}"), after]), server.url)
+
+
+@pytest.mark.spark
+def test_the_page_on_tests_runs_under_pytest_as_a_file_of_its_own(tmp_path: Path) -> None:
+    page = tmp_path / "test_orders.py"
+    page.write_text("\n".join(blocks("python", "docs/guides/testing.md")), encoding="utf-8")
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", page.name],
+        cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout + run.stderr
 
 
 @contextmanager

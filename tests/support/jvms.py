@@ -27,7 +27,8 @@ SHARED = 3
 FILES = {
     "benchmarks/test_benchmarks.py": 1, "benchmarks/test_kafka_benchmark.py": 3, "benchmarks/test_spark_benchmarks.py": 2,
     "chaos/test_random_kills.py": 6, "chaos/test_random_restarts.py": 2, "chaos/test_topology_kills.py": 2,
-    "cli/test_topology.py": 2, "docs/test_tour.py": 2, "kafka/test_cluster.py": 4, "kafka/test_cut_logs.py": 1,
+    "cli/test_topology.py": 2, "docs/test_docs.py": 1, "docs/test_tour.py": 2, "kafka/test_cluster.py": 4,
+    "kafka/test_cut_logs.py": 1,
     "kafka/test_group_commits.py": 2, "kafka/test_group_faults.py": 2, "kafka/test_group_member.py": 1,
     "spark/applications/test_access_logs.py": 2, "spark/applications/test_applications.py": 3,
     "spark/applications/test_direct_acks.py": 3, "spark/applications/test_kafka_words.py": 4,

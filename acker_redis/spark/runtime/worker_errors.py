@@ -38,6 +38,13 @@ _RAISED = re.compile(
 """The error at the end of a Python traceback, with all lines of its text, up to the text that Spark appends."""
 
 
+_MADE_IN_A_WORKER = re.compile(r"^(?:\S+: )?pyspark\.errors\.\S+: \[CONTEXT_ONLY_VALID_ON_DRIVER\]", re.MULTILINE)
+_SESSION_IN_A_WORKER = (
+    "Code in a Python worker makes or uses a SparkSession (CONTEXT_ONLY_VALID_ON_DRIVER). A worker imports the module of your "
+    "function, so a session that the module makes at its top level is made there, too. Make the session in a function, a "
+    'pytest fixture, or below `if __name__ == "__main__"`.'
+)
+
 _CONNECT_ERRORS = "pyspark.errors.exceptions.connect"
 """Module of the errors that a server of Spark Connect answers with. It can be imported only where gRPC is installed."""
 
@@ -150,8 +157,9 @@ def own_errors() -> Iterator[None]:
 
 
 def _in_text(exc: BaseException) -> AckerError | None:
-    for name, text in reversed(_RAISED.findall(text_of(exc) or "")):
+    text = text_of(exc) or ""
+    for name, own in reversed(_RAISED.findall(text)):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, AckerError):
-            return kind(text)
-    return None
+            return kind(own)
+    return PipelineError(_SESSION_IN_A_WORKER) if _MADE_IN_A_WORKER.search(text) else None

@@ -10,6 +10,7 @@ from acker_redis import (
     BadBatchError,
     ConnectionLostError,
     NotExactError,
+    PipelineError,
     RowFailedError,
     ServerOutOfMemoryError,
 )
@@ -167,3 +168,14 @@ def test_text_of_java_error_is_requested_once() -> None:
 )
 def test_cause_of_error_has_its_text_without_traceback(error: Exception, told: str) -> None:
     assert cause_of(error).text == told
+
+
+@pytest.mark.parametrize("text", [WORKER, JOB])
+def test_session_made_in_a_worker_is_a_mistake_that_no_row_is_blamed_for(text: str) -> None:
+    session = (
+        "pyspark.errors.exceptions.base.PySparkRuntimeError: [CONTEXT_ONLY_VALID_ON_DRIVER] It appears that you are "
+        "attempting to reference SparkContext from a broadcast variable, action, or transformation."
+    )
+    with pytest.raises(PipelineError, match="Make the session in a function") as caught, own_errors():
+        raise PySparkException(text.format(session))
+    assert not broke_in_a_job(caught.value)
