@@ -14,7 +14,7 @@ from acker_redis.cli.output import line
 from acker_redis.client.client import Client
 from acker_redis.errors import BadConfigError
 from acker_redis.model.config import check_app_name
-from acker_redis.store.dead_letter import DeadLetterFilter
+from acker_redis.store.dead_letter import REASONS, DeadLetterFilter
 
 DEFAULT_URL = "redis://127.0.0.1:6379/0"
 
@@ -37,13 +37,19 @@ UrlFile = Annotated[
 OneApp = Annotated[str, typer.Option("--app", envvar="ACKER_APP", help="Name of the app.")]
 Messages = Annotated[list[int] | None, typer.Option("--id", help="Select only this message id. Repeat for several.")]
 Run = Annotated[str | None, typer.Option("--run", help="Select only this run id.")]
-Reason = Annotated[str | None, typer.Option("--reason", help="Select only this reason: failed, timeout or lost.")]
+Reason = Annotated[
+    str | None, typer.Option("--reason", help="Select only this reason: failed, timeout, lost or corrupt.")
+]
 Component = Annotated[str | None, typer.Option("--component", help="Select only this last component.")]
 Text = Annotated[
     str | None, typer.Option("--text", help="Select only letters with this text in the detail, ignoring case.")
 ]
 Since = Annotated[
-    datetime | None, typer.Option("--since", help="Select only letters written then or later, in this machine's time.")
+    datetime | None,
+    typer.Option(
+        "--since",
+        help="Select only letters written then or later, in this machine's time, such as 2026-01-31T20:00:00.",
+    ),
 ]
 Until = Annotated[datetime | None, typer.Option("--until", help="Select only letters written before.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs, one object per line.")]
@@ -63,6 +69,11 @@ def letter_filter(
     Raises:
         BadConfigError: if they select nothing.
     """
+    if reason is not None and reason not in REASONS:
+        raise BadConfigError(
+            f"--reason {reason!r} is unknown, so no letter has it. Use one of {', '.join(REASONS)}. To search the text of a "
+            "failure, use --text."
+        )
     if since is not None and until is not None and since >= until:
         raise BadConfigError(
             f"--since {since} is not before --until {until}. Use an earlier --since or a later --until."
