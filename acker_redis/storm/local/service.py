@@ -158,8 +158,8 @@ class Service:
                 if nap_secs:
                     self._nap(nap_secs)
             engine.deactivate()
-            unfinished = engine.pending_roots_count + engine.replays.waiting + engine.replays.unwritten
             engine.close()
+            unfinished = engine.pending_roots_count + engine.replays.waiting + engine.replays.unwritten
         except BaseException:
             try:
                 engine.close(is_orderly=False)
@@ -233,8 +233,11 @@ class Service:
         """Send updates and dead letters, and receive outcomes. While the server is away everything is kept."""
         engine, now = self._engine, time.monotonic()
         is_quiet = engine.updates.is_empty and not engine.replays.unwritten
+        if not engine.is_tracking:
+            self._finish_replays()
+            return 0
         longest_secs = 0.05 if engine.pending_roots_count else 1.0
-        if not engine.is_tracking or (is_quiet and not is_last and now - self._polled < longest_secs):
+        if is_quiet and not is_last and now - self._polled < longest_secs:
             return 0
         if not self._may_ask():
             return 0
@@ -253,6 +256,16 @@ class Service:
             log.info("server available again run_id=%r", self.run_id)
             self._is_away = self._is_silent = False
         return outcomes
+
+    def _finish_replays(self) -> None:
+        """Delete the letters of replays that were acked inside of their emit. While the server is away they are kept."""
+        if not self._engine.replays.unwritten or not self._may_ask():
+            return
+        try:
+            self._engine.replays.write()
+        except ServerUnavailableError as exc:
+            log.debug("dead letters not deleted run_id=%r error=%s", self.run_id, exc)
+            self._is_silent = True
 
     def _may_ask(self) -> bool:
         """Return False while the server is silent. Asks it now and then, once, because a patient call would block bolts."""

@@ -310,6 +310,32 @@ def test_requested_replay_goes_through_the_spout_of_a_running_service() -> None:
     assert result.acked == 1 and acker.dead_letters.count() == 0
 
 
+def test_requested_replay_without_ackers_is_finished_and_the_run_ends() -> None:
+    acker = fake_acker()
+
+    class One(Flaky):
+        retry = RetryPolicy(max_attempts=1)
+        n = 19
+
+    chain(Do(lambda bolt, tup: bolt.fail(tup)), spout=One()).run_local(acker)
+    assert acker.dead_letters.replay() == 1
+
+    class Idle(One):
+        n = 20
+
+    result = chain(sink(), spout=Idle(), config={"topology.acker.executors": 0}).run_local(acker)
+    assert (result.acked, result.unfinished, acker.dead_letters.count()) == (1, 0, 0)
+
+
+def test_message_that_a_spout_emits_in_close_is_unfinished() -> None:
+    class Late(Upto):
+        def close(self) -> None:
+            self.emit([0], tup_id="late")
+
+    result = chain(sink(), spout=Late(3)).run_local(fake_acker())
+    assert (result.acked, result.unfinished) == (3, 1)
+
+
 def test_two_runs_on_one_lane_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first run's lease outlasts any pause of this process; the other one waits half a second for its end."""
     monkeypatch.setattr("acker_redis.store.lane_leases.LEASE_SECS", 600.0)
