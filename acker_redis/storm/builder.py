@@ -6,6 +6,7 @@ from typing import Any, Self
 from acker_redis.errors import InvalidTopologyError
 from acker_redis.storm.components.bolt import Bolt
 from acker_redis.storm.components.component import check_component
+from acker_redis.storm.components.foreign import refuse_foreign
 from acker_redis.storm.components.spout import Spout
 from acker_redis.storm.components.windowed import check_windows
 from acker_redis.storm.definition import settings
@@ -165,6 +166,7 @@ class TopologyBuilder:
     def _add(
         self, name: str, maker: Any, base: type[Spout] | type[Bolt], par: int, tasks: int | None, config: object
     ) -> list[Subscription]:
+        refuse_foreign(maker)
         if not (isinstance(maker, base) or (isinstance(maker, type) and issubclass(maker, base))):
             raise InvalidTopologyError(
                 f"{maker!r} of component {name!r} is not a {base.__name__.lower()}. Pass a class derived from "

@@ -9,6 +9,7 @@ from acker_redis.acker import Acker
 from acker_redis.errors import BadConfigError, InvalidTopologyError
 from acker_redis.storm.components.component import SPEC_DOC, check_component
 from acker_redis.storm.components.component import Component as ComponentObject
+from acker_redis.storm.components.foreign import refuse_foreign
 from acker_redis.storm.components.windowed import check_windows
 from acker_redis.storm.core.metrics import ComponentMetrics
 from acker_redis.storm.definition.graph import Component, Graph, Subscription, make_component, make_graph, with_config
@@ -251,6 +252,7 @@ def _check_forgotten(cls: type[Topology], specs: Iterable[Spec]) -> None:
     """Refuse a component without a spec. A class that is defined inside of the topology, for its specs, is none."""
     used = [spec.component if isinstance(spec.component, type) else type(spec.component) for spec in specs]
     for attribute, value in vars(cls).items():
+        refuse_foreign(value)
         is_class = isinstance(value, type) and issubclass(value, ComponentObject)
         if is_class and any(issubclass(component, value) for component in used):
             continue

@@ -5,6 +5,16 @@ from typing import Any, NoReturn
 from acker_redis.errors import InvalidTopologyError
 
 
+def refuse_foreign(component: object) -> None:
+    """Refuse a class of a component in another language.
+
+    Raises:
+        InvalidTopologyError: it is one.
+    """
+    if isinstance(component, type) and issubclass(component, _Foreign):
+        component.spec()
+
+
 class _Foreign:
     """Component that Storm runs in another process or language."""
 

@@ -3,7 +3,7 @@
 import pytest
 
 from acker_redis.errors import InvalidTopologyError
-from acker_redis.storm import JavaBolt, JavaSpout, ShellBolt, ShellSpout
+from acker_redis.storm import FeederSpout, JavaBolt, JavaSpout, ShellBolt, ShellSpout, Topology, TopologyBuilder
 
 
 @pytest.mark.parametrize("foreign", [JavaBolt, JavaSpout, ShellBolt, ShellSpout])
@@ -12,3 +12,15 @@ def test_foreign_component_is_refused(foreign: type) -> None:
         foreign.spec(name="x", full_class_name="com.example.X")  # type: ignore[attr-defined]
     with pytest.raises(InvalidTopologyError):
         foreign("python", "bolt.py")
+
+
+@pytest.mark.parametrize("foreign", [JavaBolt, JavaSpout, ShellBolt, ShellSpout])
+def test_class_of_a_foreign_component_is_refused_with_the_way_to_port_it(foreign: type) -> None:
+    own = type("Own", (foreign,), {})
+    builder = TopologyBuilder()
+    for made in (foreign, own):
+        for call in (builder.set_bolt, builder.set_spout):
+            with pytest.raises(InvalidTopologyError, match=r"can't run here\. .*(Python|service)"):
+                call("x", made)  # type: ignore[operator]
+        with pytest.raises(InvalidTopologyError, match=r"can't run here\. .*(Python|service)"):
+            type("Foreign", (Topology,), {"lines": FeederSpout(["v"]).spec(), "x": made})
