@@ -21,6 +21,6 @@ def test_class_of_a_foreign_component_is_refused_with_the_way_to_port_it(foreign
     for made in (foreign, own):
         for call in (builder.set_bolt, builder.set_spout):
             with pytest.raises(InvalidTopologyError, match=r"can't run here\. .*(Python|service)"):
-                call("x", made)  # type: ignore[operator]
+                call("x", made)
         with pytest.raises(InvalidTopologyError, match=r"can't run here\. .*(Python|service)"):
             type("Foreign", (Topology,), {"lines": FeederSpout(["v"]).spec(), "x": made})
