@@ -22,7 +22,6 @@ from tests.support.spark.warm import Warm
 pytestmark = [pytest.mark.spark, pytest.mark.connect]
 
 NEEDS_ANOTHER_HANDLER = "A stream needs an absolute checkpoint location over Spark Connect (docs/guides/streams.md)."
-NEEDS_MASTER = "It makes a classic session for tests."
 
 PAGES = tuple(
     f"{name}.md" for name in (
@@ -45,7 +44,6 @@ NOT_HERE = {
     "guides/from-queues.md": NEEDS_ANOTHER_HANDLER,
     "guides/spark.md": NEEDS_ANOTHER_HANDLER,
     "guides/streams.md": NEEDS_ANOTHER_HANDLER,
-    "guides/testing.md": NEEDS_MASTER,
     "access_logs": NEEDS_ANOTHER_HANDLER,
     "kafka_words": "run_kafka was not tried over Spark Connect (docs/guides/kafka.md).",
     "order_stream": NEEDS_ANOTHER_HANDLER,
