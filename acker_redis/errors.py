@@ -78,7 +78,7 @@ class NotProvenError(AckerError):
 class OutageError(AckerError):
     """A pipeline depends on something that is unavailable now: a store, a metastore, a disk with free space.
 
-    `run_spout` waits for it, for up to ten minutes. This does not count as an attempt of any message.
+    `run_spout` waits for it, for up to `RetryPolicy.outage_secs`. This does not count as an attempt of any message.
     """
 
 

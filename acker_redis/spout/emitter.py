@@ -1,6 +1,7 @@
 """Emissions in a separate thread, and which of their errors are raised or retried."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -29,8 +30,8 @@ _MAX_REPEATS = 3
 BROKEN_BASE_SECS = 0.1
 """First delay between emissions that fail. Each further delay is twice as long."""
 
-_OUTAGE_SECS = 600.0
-"""Longest outage of something that the pipeline needs, since an emission last succeeded."""
+DEFAULT_OUTAGE_SECS = 600.0
+"""Longest outage of something that the pipeline needs, since an emission last succeeded, if `outage_secs` is 0."""
 
 WAIT_BASE_SECS, _WAIT_CAP_SECS = 0.5, 30.0
 """Shortest and longest delay between emissions during an outage."""
@@ -71,8 +72,17 @@ class Emitter:
         emission: emission that is running, or that has ended and was not collected yet.
     """
 
-    def __init__(self, emit: Callable[[Emission], object]) -> None:
+    def __init__(self, emit: Callable[[Emission], object], outage_secs: float, *, goes_on: bool) -> None:
+        """Prepare emissions.
+
+        Args:
+            emit: see `run_spout`.
+            outage_secs: longest outage, in delays since an emission last succeeded.
+            goes_on: True to wait for its end however long it takes, as a stream does.
+        """
         self.emission: Emission | None = None
+        self._outage_secs = math.inf if goes_on else outage_secs or DEFAULT_OUTAGE_SECS
+        self._outage: BaseException | None = None
         self._emit = emit
         self._outages = Outages(log)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="acker-emit")
@@ -142,7 +152,7 @@ class Emitter:
         self._repeats = self._broken_off = self._waits = 0
         if self._out_since is not None:
             log.warning("outage over, pipeline resumed outage_secs=%.0f", time.monotonic() - self._out_since)
-        self._out_since = None
+        self._out_since = self._outage = None
         self._succeeded = True
         self._outages.up()
 
@@ -155,9 +165,6 @@ class Emitter:
             error: error that ended it.
             in_a_row: number of emissions whose jobs failed since one succeeded.
             waits: True if no emission is likely to succeed now, which makes delays long.
-
-        Raises:
-            AckerError: if it is an outage that lasts too long.
         """
         self._failed = None if self._succeeded else error
         if is_outage(error):
@@ -176,7 +183,7 @@ class Emitter:
         """Note that the last emission failed, and that no message is to blame.
 
         Raises:
-            AckerError: if an outage lasts too long, or too many emissions in a row had no effect.
+            AckerError: if an outage of the server lasts too long, or too many emissions in a row had no effect.
             Exception: the error itself, if it is neither.
         """
         self._failed = error
@@ -204,17 +211,31 @@ class Emitter:
                 error.add_note(_NOBODYS_ATTEMPT)
             raise error
 
+    @property
+    def is_overdue(self) -> bool:
+        """Return True if no emission has succeeded for `outage_secs` of delays."""
+        return self._outage is not None
+
+    def raise_outage(self) -> NoReturn:
+        """Raise the error of an outage that lasts too long. Call it if no message that is left is to blame.
+
+        Raises:
+            AckerError: always.
+        """
+        raise AckerError(
+            f"No emission succeeded for {self._outage_secs:g} s, because a service that the pipeline needs is unreachable. "
+            "No message is to blame, and none was dead-lettered for it. Repair the service and run again. The last error "
+            f"was: {self._outage}"
+        ) from self._outage
+
     def _wait_for(self, error: BaseException) -> None:
         """Delay the next emission, longer each time."""
         now = time.monotonic()
         if self._out_since is None:
             self._out_since, self._waited = now, 0.0
-            log.warning("outage, pipeline is waiting max_wait_secs=%.0f error=%s", _OUTAGE_SECS, error)
-        if self._waited > _OUTAGE_SECS:
-            raise AckerError(
-                f"No emission succeeded for {_OUTAGE_SECS:.0f} s, because a service that the pipeline needs is unreachable. "
-                f"No message is to blame. Repair the service and run again. The last error was: {error}"
-            ) from error
+            log.warning("outage, pipeline is waiting max_wait_secs=%.0f error=%s", self._outage_secs, error)
+        if self._waited > self._outage_secs:
+            self._outage = error
         self._waits += 1
         pause = self._long_pauses.compute(self._waits)
         self._waited += pause  # only delays count: neither long tries nor times without messages to emit

@@ -60,7 +60,7 @@ class SpoutLoop:
         """Prepare the loop. `emit` is as for `run_spout`."""
         self.taken, self.was_emitting = 0, False
         self._spout, self._state = spout, spout.state
-        self._emitter = Emitter(emit)
+        self._emitter = Emitter(emit, spout.retry.outage_secs, goes_on=spout.goes_on)
         self._outages = Outages(log)
         self._lease = app_of(spout.acker).lease(lane=spout.lane, run_id=spout.run_id)
         self._left = LeftoverRoots(spout.acker, self._is_in_flight)
@@ -192,6 +192,7 @@ class SpoutLoop:
             self._outages.wait_for(self._left.step)
         self._collect()  # again: the next step may have nothing to wait for
         self._look_at_sent()
+        self._look_at_outages()
 
     def _take_lane(self) -> None:
         """Acquire the lane if this run doesn't hold it, and look for roots that the previous run left there."""
@@ -271,6 +272,29 @@ class SpoutLoop:
         else:
             self._emitter.failed(error)
 
+    def _look_at_outages(self) -> None:
+        """End a run in which all messages that are left wait for an outage that lasts too long.
+
+        Raises:
+            AckerError: it does. No message was dead-lettered for it.
+        """
+        state = self._state
+        if state.pending or self._emitter.emission is not None or not state.left:
+            return
+        if self._emitter.is_overdue and not state.may_dead_letter:
+            self._emitter.raise_outage()
+        if outages := state.lasting_outages():
+            places = " and ".join(
+                f"{outage.messages:,} messages wait for {outage.operator or 'a sink'!r}, for "
+                f"{outage.last_secs - outage.since_secs:.0f} s now"
+                for outage in outages
+            )
+            raise AckerError(
+                f"Something that the pipeline needs is unreachable: {places}. No row of another message got through there, so "
+                "none of them is to blame, and none was dead-lettered. All other messages are done. Repair the service and "
+                f"run again, or set RetryPolicy.outage_secs. The last error was: {outages[0].error}"
+            )
+
     def _look_at_sent(self) -> None:
         """Raise errors that no retry can fix: those that no replay shows again, and messages that never become roots."""
         for sent in self._state.take_finished():
@@ -298,8 +322,9 @@ def run_spout(
     If the server is unreachable, full, busy or a replica, retry 40 times (three to twelve minutes). Emissions that this
     interrupts don't count as failed.
 
-    If `emit` can't reach something else, retry for up to ten minutes without a success, with delays of up to 30 s. Such an
-    error is an `OutageError`, or a connection or timeout error of Python or of a client.
+    If `emit` can't reach something else, retry for up to `RetryPolicy.outage_secs` without a success, with delays of up to
+    30 s. Such an error is an `OutageError`, or a connection or timeout error of Python or of a client. A spout that
+    `goes_on` waits without a limit.
 
     Look for roots that the server lost in a restart or failover. The search starts as soon as the server was replaced, or
     reports fewer pending roots than expected.

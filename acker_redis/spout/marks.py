@@ -21,13 +21,32 @@ class RootMark:
 
 @dataclass(frozen=True)
 class PoisonMark:
-    """Mark on an emission whose job failed: search it for poison messages."""
+    """Mark on an emission whose job failed: search it for poison messages. `at` is the time, as `time.monotonic`."""
 
     emission: Emission
     by_outage: bool
+    waits_for: str | None = None
+    at: float = float("-inf")
 
 
-Mark: TypeAlias = RootMark | PoisonMark
+@dataclass(frozen=True)
+class OutageMark:
+    """Mark on roots that fail because something was unreachable."""
+
+    roots: Int64Array
+    operator: str
+
+
+@dataclass(frozen=True)
+class PassedMark:
+    """Rows that got through an operator in an emission: those of one message, or of several (None)."""
+
+    operator: str
+    number: int
+    message: int | None
+
+
+Mark: TypeAlias = RootMark | PoisonMark | OutageMark | PassedMark
 
 
 class Marks:
@@ -70,7 +89,31 @@ class Marks:
         """
         self._marks.append(RootMark("non_retryable", roots))
 
-    def search_for_poison(self, emission: Emission, *, by_outage: bool = False) -> None:
+    def outage(self, roots: Int64Array, operator: str) -> None:
+        """Count no attempt if these roots fail, because something was unreachable. See `RetryPolicy.outage_secs`.
+
+        Args:
+            roots: the roots.
+            operator: operator or sink in which their rows failed.
+
+        >>> spout.add(np.array([7, 8]))
+        >>> spout.marks.outage(spout.next_emission().roots[:1], "geocode")
+        """
+        self._marks.append(OutageMark(roots, operator))
+
+    def passed(self, operator: str, number: int, message: int | None) -> None:
+        """Note that an operator or sink has processed rows in an emission, so that there is no outage.
+
+        Args:
+            operator: its name.
+            number: number of the emission.
+            message: message of all these rows; None: they are of several messages.
+
+        >>> spout.marks.passed("geocode", 0, None)
+        """
+        self._marks.append(PassedMark(operator, number, message))
+
+    def search_for_poison(self, emission: Emission, *, by_outage: bool = False, waits_for: str | None = None) -> None:
         """Search an emission for the message that made its job fail.
 
         The messages are replayed in parts, between other emissions. Parts that fail are split again, until each message
@@ -83,11 +126,12 @@ class Marks:
         Args:
             emission: emission that `emit` received.
             by_outage: True if the error means that something is unreachable. No failure counts then while nothing succeeds.
+            waits_for: sink whose job failed so, if that is no attempt either (`RetryPolicy.outage_secs`).
 
         >>> spout.add(np.array([7, 8]))
         >>> spout.marks.search_for_poison(spout.next_emission())
         """
-        self._marks.append(PoisonMark(emission, by_outage))
+        self._marks.append(PoisonMark(emission, by_outage, waits_for, time.monotonic()))
 
     def hold(self, roots: Int64Array, delay_secs: float = 0.0) -> None:
         """Repeat the work on these roots later, in one emission with all other messages, though it is done.

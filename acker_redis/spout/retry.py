@@ -17,6 +17,9 @@ LOST_LIMIT = 10
 _EXEMPT_SECS = 30.0
 """Longest delay after an exempt emission."""
 
+_OUTAGE_DELAY_SECS = 0.5
+"""Shortest delay after a failure by an outage. Each further one is twice as long, up to `_EXEMPT_SECS`."""
+
 _random = np.random.default_rng()
 
 
@@ -46,9 +49,8 @@ class RetryPolicy:
 
     Attributes:
         max_attempts: number of emissions of one message that may fail or time out. Exempt emissions don't count: those that
-            were lost, or that an outage or an error in the Spark driver ended.
-        first_delay_secs: delay before the second emission. The defaults wait 1, 2, 4 ... 60 s, two minutes in all, so a
-            store that is down for a minute costs no message.
+            were lost, or that an outage or an error in the Spark driver ended. See `outage_secs`.
+        first_delay_secs: delay before the second emission. The defaults wait 1, 2, 4 ... 60 s, two minutes in all.
         multiplier: factor between one delay and the next.
         max_delay_secs: longest delay, before jitter.
         jitter: random share, 0 to 1, by which each delay is lengthened or shortened at most. It keeps messages that failed
@@ -56,7 +58,13 @@ class RetryPolicy:
         last_alone: True to emit the last attempt of each message in an emission of its own, isolated from all other
             messages. Each is a job.
         by_reason: policies for particular reasons: `timeout`, `failed`, or the first words of a fail's text, such as the
-            name of an exception. The longest match applies. Attempts are counted over all reasons.
+            name of an exception. The longest match applies. Attempts are counted over all reasons. A connection error that
+            is named here counts as an attempt at once.
+        outage_secs: time for which messages wait for the end of an outage, in seconds. A row that fails because something is
+            unreachable counts no attempt, and is emitted again with growing delays of up to 30 s. Its message becomes a dead
+            letter after this time and `max_attempts` such failures, and only if the same operator or sink has processed a
+            row of another message since. Otherwise a run completes all other messages and ends with an error, and a
+            stream goes on waiting. 0: such errors count as any other.
     """
 
     max_attempts: int = 8
@@ -66,6 +74,7 @@ class RetryPolicy:
     jitter: float = 0.2
     last_alone: bool = False
     by_reason: Mapping[str, "RetryPolicy"] = field(default_factory=dict, hash=False)
+    outage_secs: float = 600.0
 
     def __post_init__(self) -> None:
         if isinstance(self.max_attempts, bool) or not isinstance(self.max_attempts, int) or self.max_attempts < 1:
@@ -73,6 +82,7 @@ class RetryPolicy:
         check_finite("first_delay_secs", self.first_delay_secs)
         check_finite("max_delay_secs", self.max_delay_secs)
         check_finite("multiplier", self.multiplier, 1.0)
+        check_finite("outage_secs", self.outage_secs)
         if not 0 <= self.jitter <= 1:
             raise BadConfigError(f"jitter={self.jitter} is out of range. Use a share from 0 to 1.")
         for reason, policy in self.by_reason.items():
@@ -92,6 +102,30 @@ class RetryPolicy:
         fits = [known for known in self.by_reason if known == reason or (reason == "failed" and text.startswith(known))]
         named = [known for known in fits if known != reason] or fits  # a text says more than `failed`
         return self.by_reason[max(named, key=len)] if named else self
+
+    def waits_for(self, detail: str) -> bool:
+        """Return True if an outage with this text is waited for, so that it is no attempt.
+
+        >>> RetryPolicy().waits_for("TimeoutError: no answer"), RetryPolicy(outage_secs=0).waits_for("TimeoutError: no answer")
+        (True, False)
+        """
+        is_named = any(known != "failed" and detail.startswith(known) for known in self.by_reason)
+        return not is_named and self.policy_for("failed", detail).outage_secs > 0
+
+    def after_outage(self, attempts: Attempts, failures: Int64Array, exhausted: Mask) -> Verdict:
+        """Judge attempts that failed because something was unreachable. None counts.
+
+        Args:
+            attempts: the attempts.
+            failures: number of such failures of each message, including this one.
+            exhausted: mask of those that were the last of their message.
+        """
+        retries = attempts[~exhausted]
+        exempt = np.ones(len(retries), np.bool_)
+        retries = retries.retries(exempt, np.zeros(len(retries), np.bool_))
+        growing = _OUTAGE_DELAY_SECS * 2.0 ** np.minimum(failures[~exhausted] - 1.0, 16)
+        delays = np.minimum(np.maximum(growing, self.delay_secs(failures[~exhausted])), _EXEMPT_SECS)
+        return Verdict(retries, delays, exempt, exhausted, attempts.previous - attempts.exempted + failures)
 
     def after_failure(self, attempts: Attempts) -> Verdict:
         """Judge attempts that failed or timed out. Each counts unless exempt; non-retryable ones are exhausted."""

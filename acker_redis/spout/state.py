@@ -14,7 +14,8 @@ from acker_redis.model import blocks
 from acker_redis.model.arrays import FloatArray, Int64Array
 from acker_redis.model.roots import root_ids
 from acker_redis.spout.in_flight import Attempts, Emission, InFlight, Mask, Sent, in_order, merged
-from acker_redis.spout.marks import Marks, PoisonMark
+from acker_redis.spout.marks import Marks, OutageMark, PassedMark, PoisonMark
+from acker_redis.spout.outage_table import Outage, OutageTable
 from acker_redis.spout.poison_search import PARTS
 from acker_redis.spout.retry import RetryPolicy, Verdict
 from acker_redis.spout.waiting import Waiting
@@ -88,6 +89,7 @@ class SpoutState:
         unread: True if the first emission has messages whose ids the source can't tell yet. See `begin_unread`.
         one_by_one: True if the output is written as a whole. An emission then starts only while nothing is in flight, and
             held messages are emitted alone.
+        outages: messages that wait for the end of an outage.
         causes: (reason, last component) of attempts that did not succeed, indexed by `Attempts.cause_numbers`. The first
             is `_NO_CAUSE`.
     """
@@ -114,11 +116,13 @@ class SpoutState:
         self._waiting = Waiting(goes_on=goes_on)
         self.poison_search = self._waiting.poison_search
         self.marks = Marks()
+        self.outages = OutageTable()
         self.retry_changes = 0
         self.gone_spout_ids: set[int] = set()
         self.unread = False
         self.one_by_one = False
         self._app, self._run_id, self._retry, self._keep_letters = app, run_id, retry, keep_letters
+        self._goes_on = goes_on
         self._epoch_secs = epoch_secs
         self._cause_numbers = {_NO_CAUSE: 0}
         self._in_flight: list[InFlight] = []
@@ -203,6 +207,34 @@ class SpoutState:
         """Resume the attempts and causes of another spout, as its `attempts_left` returned them."""
         numbers = np.array([self._cause_number(cause) for cause in causes], np.int16)[attempts.cause_numbers]
         self._wait(replace(attempts, cause_numbers=numbers), now + delays, np.zeros(len(attempts), np.bool_))
+
+    @_moves
+    def lasting_outages(self) -> list[Outage]:
+        """Return the outages that keep a run from its end; none if other work is left.
+
+        Each message that is left has failed for `RetryPolicy.outage_secs`, or has waited with those that have, and no row
+        of another message has got through where it failed.
+        """
+        table, limit = self.outages, self._retry.outage_secs
+        if self._goes_on or not len(table) or self.pending or self.unread or self._waiting.fresh:
+            return []
+        if table.rows.last_secs.max() - table.rows.since_secs.min() < limit:
+            return []
+        waiting = self._waiting.retried()
+        rows = table.rows.rows_of(waiting.message_ids)
+        if not len(rows) or (rows < 0).any():
+            return []
+        left = table.rows[rows]
+        if not left.failures.all() or table.has_evidence()[rows].any():
+            return []
+        outages = table.outages()
+        return outages if all(outage.last_secs - outage.since_secs >= limit for outage in outages) else []
+
+    @property
+    def may_dead_letter(self) -> bool:
+        """Return True if each message that is left is to blame for its failures by an outage, and so ends as a dead letter."""
+        rows = self.outages.rows.rows_of(self.left_ids())
+        return bool((rows >= 0).all() and self.outages.has_evidence()[rows].all())
 
     def empty_emission(self) -> Emission:
         """Return an emission without messages, with a new number."""
@@ -341,6 +373,7 @@ class SpoutState:
                 self._note(part.attempts.numbers[rows], "acked")
                 self._done.append(part.attempts.message_ids[rows])
                 self.counts.acked += len(rows)
+                self._end_outages(part.attempts.message_ids[rows])
             known += len(rows)
             rows = part.rows_of(failed)
             if (hits := rows >= 0).any():
@@ -390,6 +423,7 @@ class SpoutState:
     def withdraw(self, message_ids: Int64Array) -> None:
         """See `Spout.withdraw`."""
         self._waiting.remove(message_ids)
+        self._end_outages(message_ids)
         for part in self._in_flight:
             rows = np.flatnonzero(part.open & np.isin(part.attempts.message_ids, message_ids))
             self._note(part.attempts.numbers[rows], "settled")
@@ -438,7 +472,15 @@ class SpoutState:
         """Apply `marks` to attempts in flight."""
         for mark in self.marks.collect():
             if isinstance(mark, PoisonMark):
-                self._break_up(mark.emission, by_outage=mark.by_outage)
+                self._break_up(mark)
+                continue
+            if isinstance(mark, PassedMark):
+                self.outages.note_passed(mark.operator, mark.number, mark.message)
+                continue
+            if isinstance(mark, OutageMark):
+                for part in self._all_in_flight:
+                    rows = part.rows_of(np.asarray(mark.roots))
+                    self.outages.mark(part.attempts.message_ids[rows[rows >= 0]], mark.operator)
                 continue
             if mark.kind == "held":
                 self._waiting.held_until = mark.held_until
@@ -452,14 +494,21 @@ class SpoutState:
                 if mark.kind == "held":
                     part.attempts.max_group[rows] = _HELD
 
-    def _break_up(self, emission: Emission, *, by_outage: bool) -> None:
+    def _break_up(self, mark: PoisonMark) -> None:
+        emission = mark.emission
         if (sent := self.sent.get(emission.number)) is not None:
             sent.exempt = sent.job_failed = True
-        counts = self.poison_search.job_failed(emission.message_ids, by_outage=by_outage)
+        counts = self.poison_search.job_failed(emission.message_ids, by_outage=mark.by_outage)
         for part in self._all_in_flight:
             rows = np.flatnonzero(part.attempts.numbers == emission.number)
             part.attempts.max_group[rows] = -(-len(emission.roots) // PARTS)
             part.attempts.exempt[rows] |= not counts
+            if mark.waits_for is not None:
+                message_ids = part.attempts.message_ids[rows[part.open[rows]]]
+                if counts:
+                    self.outages.mark(message_ids, mark.waits_for)
+                else:
+                    self._note_outage(message_ids, mark.waits_for, emission.number, mark.at)
 
     def _wait(self, attempts: Attempts, due: FloatArray, searched: Mask) -> None:
         self.retry_changes += len(attempts) > 0
@@ -476,18 +525,63 @@ class SpoutState:
         unproven = [number for number, sent in self.sent.items() if not sent.proven]
         exempt = attempts.exempt | (timed_out & np.isin(attempts.numbers, unproven))
         attempts = replace(attempts, cause_numbers=numbers[of_fail], exempt=exempt)
+        operators = self.outages.take_marks(attempts.message_ids)
+        operators[timed_out | attempts.exempt | attempts.non_retryable] = -1
         policies = [self._retry.policy_for(batch.reason or "failed", batch.detail) for batch in fails]
         different = {id(policy): policy for policy in policies}.values()
         for policy in different:
             rows = slice(None) if len(different) == 1 else np.array([other is policy for other in policies])[of_fail]
-            judged, of_judged = attempts[rows], of_fail[rows]
+            judged, of_judged, of_outage = attempts[rows], of_fail[rows], operators[rows]
+            is_out = of_outage >= 0
+            if is_out.any():
+                self._fail_by_outage(policy, judged[is_out], fails, of_judged[is_out], of_outage[is_out], now)
+                judged, of_judged = judged[~is_out], of_judged[~is_out]
             verdict = policy.after_failure(judged)
             self._emit_again(verdict, now)
-            for row in np.flatnonzero(verdict.exhausted).tolist():
-                batch, message, count = fails[of_judged[row]], int(judged.message_ids[row]), int(verdict.failures[row])
-                reason = batch.reason or "failed"
-                letter = DeadLetter(message, self._run_id, count, reason, batch.last_component, batch.detail)
-                self._exhaust(letter._replace(first_secs=int(judged.first_secs[row])))
+            self._exhaust_failed(judged, verdict, fails, of_judged)
+
+    def _fail_by_outage(
+        self,
+        policy: RetryPolicy,
+        judged: Attempts,
+        fails: list[OutcomeBatch],
+        of_judged: npt.NDArray[np.intp],
+        operators: npt.NDArray[np.int16],
+        now: float,
+    ) -> None:
+        """Emit messages again that failed because something was unreachable, except those that are to blame."""
+        table = self.outages
+        rows = table.fail(judged.message_ids, operators, judged.numbers, now + self._epoch_secs)
+        for batch, operator in np.unique(np.stack([of_judged, operators], axis=1), axis=0).tolist():
+            table.errors[operator] = fails[batch].detail or ""
+        failures = table.rows.failures[rows].astype(np.int64)
+        waited_secs = table.rows.last_secs[rows] - table.rows.since_secs[rows]
+        is_over = (waited_secs >= policy.outage_secs) & (failures >= policy.max_attempts)
+        exhausted = is_over & table.has_evidence()[rows] if is_over.any() else is_over
+        verdict = policy.after_outage(judged, failures, exhausted)
+        self._wait(verdict.retries, now + verdict.delays_secs, np.zeros(len(verdict.retries), np.bool_))
+        self._exhaust_failed(judged, verdict, fails, of_judged)
+
+    def _note_outage(self, message_ids: Int64Array, operator: str, number: int, now: float) -> None:
+        """Note that a job failed because something was unreachable. One of these messages may be to blame."""
+        table = self.outages
+        message_ids = message_ids[table.rows.rows_of(message_ids) < 0]
+        operators = np.full(len(message_ids), table.operator_number(operator), np.int16)
+        table.fail(message_ids, operators, np.full(len(message_ids), number), now + self._epoch_secs, counts=False)
+
+    def _end_outages(self, message_ids: Int64Array) -> None:
+        self.outages.take_marks(message_ids)
+        self.outages.remove(message_ids)
+
+    def _exhaust_failed(
+        self, judged: Attempts, verdict: Verdict, fails: list[OutcomeBatch], of_judged: npt.NDArray[np.intp]
+    ) -> None:
+        self._end_outages(judged.message_ids[verdict.exhausted])
+        for row in np.flatnonzero(verdict.exhausted).tolist():
+            batch, message, count = fails[of_judged[row]], int(judged.message_ids[row]), int(verdict.failures[row])
+            reason = batch.reason or "failed"
+            letter = DeadLetter(message, self._run_id, count, reason, batch.last_component, batch.detail)
+            self._exhaust(letter._replace(first_secs=int(judged.first_secs[row])))
 
     def _hold(self, attempts: Attempts, now: float) -> None:
         """Hold attempts until nothing else waits."""
@@ -500,6 +594,7 @@ class SpoutState:
     def _lose(self, part: InFlight, rows: Int64Array, now: float, *, exempt: bool = False) -> None:
         part.close_rows(rows)
         attempts = part.attempts[rows]
+        self.outages.take_marks(attempts.message_ids)
         self.counts.lost += len(rows)
         explained = [number for number, sent in self.sent.items() if sent.exempt]
         counted = ~(attempts.exempt | np.isin(attempts.numbers, explained) | exempt)
@@ -515,6 +610,7 @@ class SpoutState:
         self._wait(verdict.retries, now + np.where(searched, 0.0, verdict.delays_secs), searched)
 
     def _exhaust_lost(self, attempts: Attempts) -> None:
+        self._end_outages(attempts.message_ids)
         columns = (attempts.message_ids.tolist(), attempts.previous.tolist(), attempts.first_secs.tolist())
         for message, attempt, first_secs in zip(*columns, strict=True):
             self._exhaust(DeadLetter(message, self._run_id, attempt + 1, "lost", first_secs=first_secs))

@@ -50,6 +50,10 @@ class Waiting:
         waiting = [self._replays.all(), self._held.all(), self.poison_search.all()]
         return Attempts.concatenate([attempts for attempts, _ in waiting]), np.concatenate([due for _, due in waiting])
 
+    def retried(self) -> Attempts:
+        """Return the next emissions of messages that failed. Held ones only wait for these."""
+        return Attempts.concatenate([self._replays.all()[0], self.poison_search.all()[0]])
+
     def add_fresh(self, message_ids: Int64Array) -> None:
         """Add messages that were not emitted yet."""
         self._fresh.append(np.array(message_ids, np.int64))  # a copy, because they stay here until they are done

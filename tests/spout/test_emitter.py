@@ -23,7 +23,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
 
 def pause_after(in_a_row: int, clock: SimpleNamespace) -> float:
     """Seconds in steps of a tenth until the next emission may begin."""
-    emitter = Emitter(lambda _: None)
+    emitter = Emitter(lambda _: None, 600.0, goes_on=False)
     clock.now = NOW
     emitter.job_failed(OSError("disk full"), in_a_row)
     while not emitter.is_free:
@@ -39,12 +39,12 @@ def test_pauses_after_broken_emissions_grow_up_to_a_bound(clock: SimpleNamespace
 
 
 def test_last_error_is_raised_at_end_if_no_emission_succeeded() -> None:
-    emitter = Emitter(lambda _: None)
+    emitter = Emitter(lambda _: None, 600.0, goes_on=False)
     emitter.job_failed(OSError("disk full"), 1)
     with pytest.raises(AckerError, match="disk full"):
         emitter.stop()
     emitter.stop(KeyboardInterrupt())  # that is what the run ends with
-    emitter = Emitter(lambda _: None)
+    emitter = Emitter(lambda _: None, 600.0, goes_on=False)
     emitter.succeeded()
     emitter.job_failed(OSError("disk full"), 1)
     emitter.stop()

@@ -76,7 +76,7 @@ class OperatorEvidence:
         none = np.array([], np.int64)
         if self._everything_counts:
             return Verdict(none)
-        by_root = _MessagesByRoot(emission)
+        by_root = MessagesByRoot(emission)
         for operator, rows in processed.items():
             self._note(operator, set(by_root.messages_of(np.array(sorted(rows.roots), np.int64)).tolist()))
         counted, doubtful = [none], [none]
@@ -117,7 +117,7 @@ class OperatorEvidence:
         return operator not in self._processed_by and len(self._failed[operator]) >= self._max_failed
 
 
-class _MessagesByRoot:
+class MessagesByRoot:
     """Look up the messages of one emission by root."""
 
     def __init__(self, emission: Emission) -> None:

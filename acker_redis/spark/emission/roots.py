@@ -215,7 +215,8 @@ class EmissionRoots:
             for place, failure in enumerate(failed)
             for number, (reason, packed) in enumerate(failure.reasons.items())
         ]
-        by_reason.sort(key=lambda entry: entry[0].retry)  # failures without retry decide
+        # Failures without retry decide, then those that are no outage.
+        by_reason.sort(key=lambda entry: (entry[0].retry, entry[0].is_outage))
         self._wait_for_init(np.concatenate([none, *(rows for *_, rows in by_reason)]) if closes else None)
         is_open = np.ones(len(self._roots), np.bool_)
         for reason, component, idempotency_key, of_reason in by_reason:

@@ -27,10 +27,11 @@ from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.emission.corrupt_records import fail_corrupt_records, has_corrupt_records
 from acker_redis.spark.emission.evidence import OperatorEvidence, Verdict
 from acker_redis.spark.emission.late_messages import LateMessages
+from acker_redis.spark.emission.outages import mark_outages, without_outages
 from acker_redis.spark.emission.roots import EmissionRoots, counts_of, salts, shares_of
 from acker_redis.spark.emission.whole_output import WholeOutput
 from acker_redis.spark.operators import tracking
-from acker_redis.spark.proof.blame import Blame, blame_of, forget, line_of
+from acker_redis.spark.proof.blame import Blame, blame_of, forget, line_of, outage_of, sink_of
 from acker_redis.spark.proof.equation import Equation
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import shares
@@ -41,6 +42,7 @@ from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.sinks.output_modes import Outputs
 from acker_redis.spark.tracker import Tracker
 from acker_redis.spout.in_flight import Emission
+from acker_redis.spout.outage_table import ANY_OPERATOR
 from acker_redis.spout.spout import Spout
 
 log = logging.getLogger("acker_redis.spark")
@@ -196,13 +198,17 @@ class EmissionRunner:
                 emission, roots = under_way.emission, under_way.roots
                 self._mismatched.clear()
                 failed = proof.failures()
-                verdict = self.evidence.judge(emission, failed, proof.processed, is_last=not spout.state.fresh)
+                at_fault = without_outages(failed, spout.retry)
+                verdict = self.evidence.judge(emission, at_fault, proof.processed, is_last=not spout.state.fresh)
                 spout.marks.exempt(verdict.exempt)
+                mark_outages(spout.marks, emission, failed, at_fault, proof.processed)
                 proof.check_none_late()
                 if self.whole_output is None:
                     roots.complete(failed)
                 elif (
-                    error := self.whole_output.complete(emission, outputs, failed, roots, proof, is_whole=is_whole)
+                    error := self.whole_output.complete(
+                        emission, outputs, failed, roots, proof, is_whole=is_whole, counts=bool(at_fault) or not failed
+                    )
                 ) is not None:
                     return verdict._replace(broken=error)
                 return verdict
@@ -284,7 +290,11 @@ def _blaming(
         emission = under_way.known_emission()
         blame.append(cause)
         if len(emission.roots) and blame[0].in_a_job:
-            spout.marks.search_for_poison(emission, by_outage=blame[0] is Blame.OUTAGE_IN_A_JOB)
+            by_outage = blame[0] is Blame.OUTAGE_IN_A_JOB
+            outage = outage_of(exc) if by_outage else None
+            waits = outage is not None and spout.retry.waits_for(outage.text)
+            waits_for = (sink_of(exc) or ANY_OPERATOR) if waits else None
+            spout.marks.search_for_poison(emission, by_outage=by_outage, waits_for=waits_for)
         else:
             spout.marks.exempt(emission.roots)
         raise

@@ -89,8 +89,11 @@ class WholeOutput:
         proof: Proof,
         *,
         is_whole: bool,
+        counts: bool,
     ) -> OutageError | None:
         """Write the output and ack the messages if all succeeded; else fail the failed ones and hold the others back.
+
+        `counts` is False if rows failed by outages alone. The emission is then not counted as refused.
 
         Returns:
             The outage that kept a sink from writing, which the run waits for; None if there was none.
@@ -99,7 +102,7 @@ class WholeOutput:
             NotAcceptedError: too many emissions were refused.
         """
         if failed or not is_whole or not self.spout.state.accept(emission):
-            if is_whole:
+            if is_whole and counts:
                 self._refuse(_cause_of(failed))
             roots.release(failed)
             return None

@@ -45,6 +45,9 @@ _LOST_BLOCK = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 
+_PYTHON_RUNNER = "org.apache.spark.api.python."
+"""Part of a Java error of a task that talks to a Python worker."""
+
 _MISTAKES = (NameError, AttributeError, TypeError, LookupError, ImportError, SyntaxError)
 """Python errors that are always mistakes in the program."""
 
@@ -55,8 +58,8 @@ _GONE: tuple[type[Exception], ...] = (*java_errors(), OSError, AttributeError)
 _handled: dict[str, set[int]] = {}
 """Tag of an emission's jobs -> failed jobs whose rows were failed for that reason."""
 
-_actions: "WeakKeyDictionary[BaseException, str]" = WeakKeyDictionary()
-"""Error of Java's that an action has raised -> tag of its jobs."""
+_actions: "WeakKeyDictionary[BaseException, tuple[str, str]]" = WeakKeyDictionary()
+"""Error of Java's that an action has raised -> tag of its jobs, and name of the action."""
 
 
 class Blame(Enum):
@@ -104,14 +107,27 @@ def failed_in_a_job(error: Exception, session: SparkSession, tag: str) -> bool:
     if is_connect(session):
         return True  # the error itself says so
     of_java = next(filter(is_of_java, chain_of(error)))
-    return _any_job_failed(session, _actions.get(of_java, tag))
+    return _any_job_failed(session, _actions.get(of_java, (tag, ""))[0])
 
 
-def note_action(error: BaseException, tag: str) -> None:
-    """Note the tag of the action that has raised an error, unless an action within it has done so."""
+def note_action(error: BaseException, tag: str, name: str) -> None:
+    """Note the tag and the name of the action that has raised an error, unless an action within it has done so."""
     of_java = next(filter(is_of_java, chain_of(error)), None)
     if of_java is not None:
-        _actions.setdefault(of_java, tag)
+        _actions.setdefault(of_java, (tag, name))
+
+
+def outage_of(error: BaseException) -> Reason | None:
+    """Return the reason of a failed job if something was unreachable for it, and no worker has died."""
+    reason = cause_of(next(filter(is_of_java, chain_of(error)), error))
+    return reason if reason.is_outage else None
+
+
+def sink_of(error: BaseException) -> str | None:
+    """Return the name of the sink whose job failed; None if it is unknown."""
+    of_java = next(filter(is_of_java, chain_of(error)), None)
+    action = None if of_java is None else _actions.get(of_java)
+    return None if action is None else action[1]
 
 
 def is_lost_block(error: Exception) -> bool:
@@ -172,7 +188,11 @@ def cause_of(exc: BaseException) -> Reason:
     raised = next((line for line in last.splitlines() if line.strip() and not line.startswith(" ")), None)
     task_error = _TASK_ERROR.search(text)
     line = raised if traceback else task_error and task_error[1].removeprefix("org.apache.spark.SparkException: ")
-    return Reason(line, is_expected=describes_outage(line)) if line else reason_of(exc)
+    if not line:
+        return reason_of(exc)
+    is_unreachable = describes_outage(line)
+    is_of_worker = not traceback and _PYTHON_RUNNER in text  # it has died, and its socket is closed
+    return Reason(line, is_expected=is_unreachable, is_outage=is_unreachable and not is_of_worker)
 
 
 def _is_outage(error: BaseException) -> bool:

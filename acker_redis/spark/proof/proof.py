@@ -265,7 +265,7 @@ class Proof:
             try:
                 yield
             except Exception as exc:
-                note_action(exc, tag)
+                note_action(exc, tag, node.name)
                 raise
 
     def tag_of(self, node: Node) -> str:

@@ -175,12 +175,17 @@ class ParkedMessages:
         rows = [self._rows[message] for message in attempts.message_ids.tolist()]
         fresh = [(message, self._rows[message]) for message in self._fresh_ids()]  # were queued behind another
         queued = [(message, row) for message, rows in self._queued.items() for row in rows if row is not None]
-        return Snapshot(attempts, delays[kept], state.causes, rows, [*fresh, *queued], schema, id_column, stream)
+        state.outages.note_evidence()
+        return Snapshot(
+            attempts, delays[kept], state.causes, rows, [*fresh, *queued], schema, id_column, stream,
+            state.outages.rows, state.outages.operators,
+        )  # fmt: skip
 
     def restore(self, snapshot: Snapshot) -> list[int]:
         """Resume from a snapshot. Return the ids of queued messages with no earlier message, which may be emitted."""
         self._rows = dict(zip(snapshot.attempts.message_ids.tolist(), snapshot.rows, strict=True))
         self._state.resume(snapshot.attempts, snapshot.causes, snapshot.delays_secs, time.monotonic())
+        self._state.outages.resume(snapshot.outages, snapshot.outage_operators)
         return self._restore_queue(snapshot.queued)
 
     def _restore_queue(self, queued: Iterable[tuple[int, ParkedRow]]) -> list[int]:

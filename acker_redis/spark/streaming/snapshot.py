@@ -2,7 +2,7 @@
 
 import io
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from acker_redis.model.arrays import FloatArray
 from acker_redis.spout.in_flight import Attempts
+from acker_redis.spout.outage_table import EARLIER_START, OutageRows
 from acker_redis.spout.state import Cause
 
 VERSION = 4
@@ -23,6 +24,12 @@ _COLUMNS = pa.schema([
     ("max_group", pa.int32()), ("first_secs", pa.uint32()), ("wait_ms", pa.int64()), ("since_ms", pa.int64()),
     ("reason", pa.string()), ("last_component", pa.string()), ("queued", pa.bool_()), ("row", pa.binary()),
 ])  # fmt: skip
+
+_OUTAGE_COLUMNS = pa.schema([
+    ("outage_operator", pa.string()), ("outage_since_secs", pa.float64()), ("outage_last_secs", pa.float64()),
+    ("outage_failures", pa.int32()), ("outage_first_evidence", pa.bool_()), ("outage_proven", pa.bool_()),
+])  # fmt: skip
+"""Columns that are null for messages that don't wait for an outage. Files of earlier versions don't have them."""
 
 
 class ParkedRow(NamedTuple):
@@ -50,6 +57,8 @@ class Snapshot:
         schema: schema of the rows.
         id_column: name of the message id column.
         stream: columns of the stream at that time, as JSON, which may differ from those of the rows; None: unknown.
+        outages: messages that wait for the end of an outage.
+        outage_operators: list that `outages.operators` indexes.
     """
 
     attempts: Attempts
@@ -60,6 +69,8 @@ class Snapshot:
     schema: StructType
     id_column: str
     stream: str | None = None
+    outages: OutageRows = field(default_factory=OutageRows)
+    outage_operators: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         """Count the parked messages, with queued ones."""
@@ -92,8 +103,9 @@ def to_parquet(snapshot: Snapshot) -> bytes:
             [*(component for _, component in causes), *([None] * len(queued))],
             [*([False] * len(attempts)), *([True] * len(queued))],
             [*(row.data for row in snapshot.rows), *(row.data for _, row in queued)],
+            *_outage_columns(snapshot),
         ],
-        schema=_COLUMNS.with_metadata(metadata),
+        schema=pa.schema([*_COLUMNS, *_OUTAGE_COLUMNS], metadata),
     )
     out = io.BytesIO()
     pq.write_table(table, out, write_page_checksum=True)
@@ -110,6 +122,7 @@ def from_parquet(data: bytes) -> Snapshot:
     metadata = table.schema.metadata
     stream = metadata.get(b"acker_redis.stream")
     schema = StructType.fromJson(json.loads(metadata[b"acker_redis.columns"]))
+    outages, outage_operators = _read_outages(table)
     table = table.select(_COLUMNS.names).cast(_COLUMNS)
     is_queued = table.column("queued")
     emitted, queued = table.filter(pc.invert(is_queued)), table.filter(is_queued)
@@ -137,7 +150,42 @@ def from_parquet(data: bytes) -> Snapshot:
         schema,
         metadata[b"acker_redis.id"].decode(),
         None if stream is None else stream.decode(),
+        outages,
+        outage_operators,
     )
+
+
+def _outage_columns(snapshot: Snapshot) -> list[pa.Array]:
+    """Return the columns of `_OUTAGE_COLUMNS`."""
+    outages, ids = snapshot.outages, snapshot.attempts.message_ids
+    rows = np.concatenate([outages.rows_of(ids), np.full(len(snapshot.queued), -1)])
+    places = pa.array(np.maximum(rows, 0), mask=rows < 0)
+    operators = [snapshot.outage_operators[number] for number in outages.operators.tolist()]
+    columns = (
+        operators, outages.since_secs, outages.last_secs, outages.failures, outages.is_first_evidence, outages.is_proven,
+    )  # fmt: skip
+    kinds = zip(columns, _OUTAGE_COLUMNS.types, strict=True)
+    return [pa.array(column, kind).take(places) for column, kind in kinds]
+
+
+def _read_outages(table: pa.Table) -> tuple[OutageRows, list[str]]:
+    """Read the messages that wait for the end of an outage, and the operators that they wait for."""
+    if "outage_operator" not in table.schema.names:
+        return OutageRows(), []
+    table = table.select(["id", *_OUTAGE_COLUMNS.names]).cast(pa.schema([_COLUMNS.field("id"), *_OUTAGE_COLUMNS]))
+    waiting = table.filter(pc.is_valid(table.column("outage_operator"))).sort_by("id")
+    names = waiting.column("outage_operator").to_pylist()
+    operators = list(dict.fromkeys(names))
+    return OutageRows(
+        message_ids=waiting.column("id").to_numpy(),
+        since_secs=waiting.column("outage_since_secs").to_numpy(),
+        last_secs=waiting.column("outage_last_secs").to_numpy(),
+        failures=waiting.column("outage_failures").to_numpy(),
+        numbers=np.full(len(waiting), EARLIER_START),
+        operators=np.array([operators.index(name) for name in names], np.int16),
+        is_first_evidence=waiting.column("outage_first_evidence").to_numpy(),
+        is_proven=waiting.column("outage_proven").to_numpy(),
+    ), operators
 
 
 def _rows(table: pa.Table) -> list[ParkedRow]:

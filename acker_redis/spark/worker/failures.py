@@ -48,15 +48,21 @@ class Reason(NamedTuple):
         retry: whether to emit its message again.
         is_expected: whether the pipeline failed the row on purpose, or a service could not be reached. Any other reason may be
             a mistake in the pipeline, and counts only once the operator has processed other rows.
+        is_outage: whether a service could not be reached, so that it is no attempt (`RetryPolicy.outage_secs`).
     """
 
     text: str
     retry: bool = True
     is_expected: bool = True
+    is_outage: bool = False
 
 
 class UnexpectedError(RowFailedError):
     """An exception that a row function did not declare, on its way from the row to the failure."""
+
+
+class UnreachableError(RowFailedError):
+    """An exception of a row function that means an outage, on its way from the row to the failure."""
 
 
 @dataclass(frozen=True)
@@ -157,14 +163,14 @@ class FailureCollector:
         """
         if not self._rows:
             return None
-        reasons: list[tuple[str, bool, bool, str]] = []
+        reasons: list[tuple[str, bool, bool, bool, str]] = []
         left, unreported = self._max_bytes, 0
         for reason, distinct in self._roots.items():
             roots = distinct.distinct()
             packed, count = _packed(roots, left - len(reason.text.encode()))
             unreported += len(roots) - count
             if count or not len(roots):
-                reasons.append((reason.text, reason.retry, reason.is_expected, packed))
+                reasons.append((*reason, packed))
                 left -= len(reason.text.encode()) + len(packed)
         failure = {"rows": self._rows, "rootless": self._rootless, "unreported": unreported, "reasons": reasons}
         text = json.dumps(failure, ensure_ascii=False, separators=(",", ":"))
@@ -189,8 +195,10 @@ def reason_of(exc: BaseException, no_retry: NoRetry = ()) -> Reason:
     """Return the reason for a row whose function raised."""
     retry = not isinstance(exc, no_retry)
     if isinstance(exc, RowFailedError):
-        return Reason(str(exc), retry and exc.retry, not isinstance(exc, UnexpectedError))
-    return Reason(f"{type(exc).__name__}: {exc}", retry, not retry or is_outage(exc))
+        is_unreachable = retry and exc.retry and isinstance(exc, UnreachableError)
+        return Reason(str(exc), retry and exc.retry, not isinstance(exc, UnexpectedError), is_unreachable)
+    is_unreachable = retry and is_outage(exc)
+    return Reason(f"{type(exc).__name__}: {exc}", retry, not retry or is_unreachable, is_unreachable)
 
 
 def as_reason(reason: str | RowFailedError) -> Reason:
@@ -201,7 +209,8 @@ def as_reason(reason: str | RowFailedError) -> Reason:
 def read_failure(component: str, failure: Mapping[str, Any]) -> Failure:
     """Read a failure of `FailureCollector`, parsed from its JSON."""
     reasons = {
-        Reason(text, retry, is_expected): _unpacked(packed) for text, retry, is_expected, packed in failure["reasons"]
+        Reason(text, retry, is_expected, is_unreachable): _unpacked(packed)
+        for text, retry, is_expected, is_unreachable, packed in failure["reasons"]
     }
     return Failure(component, failure["rows"], reasons, failure["rootless"], failure["unreported"])
 

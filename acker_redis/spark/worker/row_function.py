@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from acker_redis.errors import PipelineError, RowFailedError
 from acker_redis.spark.worker.arrow_function import FlatMapOutput
-from acker_redis.spark.worker.failures import NoRetry, OnError, Reason, UnexpectedError, reason_of
+from acker_redis.spark.worker.failures import NoRetry, OnError, Reason, UnexpectedError, UnreachableError, reason_of
 
 Row: TypeAlias = Mapping[str, Any] | Sequence[Any]
 """An output row: a mapping by column name, or values in the order of the schema."""
@@ -106,6 +106,7 @@ class RowByRow:
                     raise
                 reason = reason_of(exc, self.no_retry)
                 kind = RowFailedError if reason.is_expected else UnexpectedError
+                kind = UnreachableError if reason.is_outage else kind
                 failed[number] = reason.text if reason == Reason(reason.text) else kind(reason.text, retry=reason.retry)
                 del rows[ends[-1] :]
             ends.append(len(rows))

@@ -405,9 +405,11 @@ def test_driver_error_of_a_first_writer_is_retried_after_another_has_written(cas
 def test_outage_of_a_second_writer_that_lasts_names_replaced_tables(
     case: MakeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("acker_redis.spout.emitter._OUTAGE_SECS", -1.0)
+    monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.001)
     run, tried = case(n=40), list[int]()
-    ended = whole(run, into_two(run, into_second(run, [ConnectionRefusedError("store:5432")] * 99, tried)))
+    retry = RetryPolicy(first_delay_secs=0, outage_secs=0.01)
+    pipeline = into_two(run, into_second(run, [ConnectionRefusedError("store:5432")] * 99, tried))
+    ended = whole(run, pipeline, retry=retry)
     assert type(ended.error) is AckerError
     assert "store:5432" in str(ended.error)
     assert f"Already replaced in this run: 'write' ('{run.folder / 'first'}')." in str(ended.error)

@@ -134,4 +134,4 @@ def test_failure_reason_follows_type_of_error() -> None:
     assert reason_of(pickle.loads(pickle.dumps(RowFailedError("none", retry=False)))) == Reason("none", retry=False)
     assert reason_of(KeyError("x")) == Reason("KeyError: 'x'", is_expected=False)
     assert reason_of(KeyError("x"), (KeyError,)) == Reason("KeyError: 'x'", retry=False)
-    assert reason_of(ConnectionResetError("gone")) == Reason("ConnectionResetError: gone")
+    assert reason_of(ConnectionResetError("gone")) == Reason("ConnectionResetError: gone", is_outage=True)

@@ -1,0 +1,89 @@
+"""Failures by an outage, which count no attempt, and rows that got through, which show that there is none."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from acker_redis.model.arrays import Int64Array
+from acker_redis.spark.emission.evidence import MessagesByRoot
+from acker_redis.spark.proof.metrics import Processed
+from acker_redis.spark.worker.failures import Failure
+from acker_redis.spout.in_flight import Emission
+from acker_redis.spout.marks import Marks
+from acker_redis.spout.outage_table import ANY_OPERATOR
+from acker_redis.spout.retry import RetryPolicy
+
+
+def without_outages(failed: Sequence[Failure], retry: RetryPolicy) -> list[Failure]:
+    """Return the failures that count: those that are no outage, or that the retry policy names or doesn't wait for."""
+    counted = []
+    for failure in failed:
+        reasons = {
+            reason: packed
+            for reason, packed in failure.reasons.items()
+            if not (reason.is_outage and retry.waits_for(reason.text))
+        }
+        if reasons or not failure.reasons:
+            counted.append(replace(failure, reasons=reasons))
+    return counted
+
+
+def mark_outages(
+    marks: Marks,
+    emission: Emission,
+    failed: Sequence[Failure],
+    counted: Sequence[Failure],
+    processed: Mapping[str, Processed],
+) -> None:
+    """Mark the roots that failed by outages alone, and note which operators and sinks have processed rows.
+
+    Args:
+        marks: marks of the spout.
+        emission: emission that was run.
+        failed: all failures in it.
+        counted: those that are no outage, as `without_outages` returns them.
+        processed: rows that each operator has processed without failing.
+    """
+    of_others = _roots_of(counted)
+    kept = {(failure.component, reason) for failure in counted for reason in failure.reasons}
+    by_outage: dict[str, Int64Array] = {}
+    for failure in failed:
+        packed = [of for reason, of in failure.reasons.items() if (failure.component, reason) not in kept]
+        roots = np.setdiff1d(_unpacked(packed), of_others)
+        if len(roots):
+            before = by_outage.get(failure.component, roots)
+            by_outage[failure.component] = np.union1d(before, roots)
+    _note_processed(marks, emission, processed, by_outage)
+    marked = np.array([], np.int64)
+    for component, roots in by_outage.items():
+        marks.outage(np.setdiff1d(roots, marked), component)
+        marked = np.union1d(marked, roots)
+
+
+def _note_processed(
+    marks: Marks, emission: Emission, processed: Mapping[str, Processed], by_outage: Mapping[str, Int64Array]
+) -> None:
+    by_root = MessagesByRoot(emission)
+    count = len(emission.message_ids)
+    several = False
+    single: int | None = None
+    for operator, rows in processed.items():
+        messages = np.unique(by_root.messages_of(np.array(sorted(rows.roots), np.int64))).tolist()
+        if not messages and count == 1:
+            messages = emission.message_ids.tolist()
+        if not messages and len(by_outage.get(operator, ())) >= count:
+            continue  # these rows are of messages that failed there, too, and it isn't known of which
+        message = messages[0] if len(messages) == 1 else None
+        marks.passed(operator, emission.number, message)
+        several, single = several or message is None, message
+    if several or single is not None:
+        marks.passed(ANY_OPERATOR, emission.number, None if several else single)
+
+
+def _roots_of(failed: Sequence[Failure]) -> Int64Array:
+    return _unpacked([packed for failure in failed for packed in failure.reasons.values()])
+
+
+def _unpacked(packed: Sequence[bytes]) -> Int64Array:
+    return np.unique(np.concatenate([np.array([], np.int64), *(np.frombuffer(of, np.int64) for of in packed)]))
