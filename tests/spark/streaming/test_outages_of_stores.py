@@ -37,7 +37,9 @@ def reaching(port: int, where: str) -> Callable[[Tracker, DataFrame], None]:
             rows = tracker.flat_map(messages, partial(look_up, port), "id bigint", name="store")
             tracker.write(rows, lambda writer: writer.format("noop").mode("append").save())
         else:
-            tracker.write_partitions(messages, partial(insert, port), on_error=where, name="store")
+            tracker.write_partitions(
+                messages, partial(insert, port), on_error="raise" if where == "raise" else "fail", name="store"
+            )
 
     return pipeline
 
