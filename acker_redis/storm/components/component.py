@@ -2,7 +2,8 @@
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any, ClassVar, NamedTuple
 
 from acker_redis.errors import AckerError, InvalidTopologyError
@@ -11,6 +12,12 @@ from acker_redis.storm.core.metrics import ComponentMetrics
 from acker_redis.storm.core.tuples import Tuple
 from acker_redis.storm.definition.specs import ComponentKind, Spec, inputs_of
 from acker_redis.storm.definition.streams import Stream
+
+_CALLED: dict[ComponentKind, tuple[str, ...]] = {
+    "spout": ("initialize", "close", "activate", "deactivate", "next_tuple", "ack", "fail"),
+    "bolt": ("initialize", "close", "process", "process_tick"),
+}
+"""Methods that runners call, whatever a component overrides."""
 
 _LEVELS = {"trace": logging.DEBUG, "debug": logging.DEBUG, "warn": logging.WARNING, "error": logging.ERROR}
 
@@ -67,7 +74,8 @@ def check_component(name: str, maker: Any) -> None:
     """Refuse a component that can't be made, lacks the method that does its work, or has an attribute that breaks a rule.
 
     Raises:
-        InvalidTopologyError: its class needs arguments, it has no such method, or an attribute is invalid.
+        InvalidTopologyError: its class needs arguments, it has no such method, a method that runners call is a generator or a
+            coroutine, or an attribute is invalid.
     """
     check_attributes(name, maker)
     made = maker if isinstance(maker, type) else type(maker)
@@ -75,8 +83,21 @@ def check_component(name: str, maker: Any) -> None:
         _check_arguments(name, made)
     base = next(base for base in made.__mro__ if "_needs" in vars(base))
     needs: tuple[str, ...] = vars(base)["_needs"]
-    if all(_function(maker, method) is _function(base, method) for method in needs):
+    own = [method for method in needs if _function(maker, method) is not _function(base, method)]
+    if not own:
         raise InvalidTopologyError(f"Component {name!r} has no {needs[0]}(). Define it in {made.__name__}.")
+    _check_plain(name, maker, {*_CALLED[made.kind], *(own if len(own) == 1 else ())})
+
+
+def _check_plain(name: str, maker: Any, methods: Iterable[str]) -> None:
+    """Refuse methods whose call returns before their code runs: each tuple would be acked without it."""
+    for method in methods:
+        function = getattr(maker, method, None)
+        if any(of(function) for of in (isgeneratorfunction, iscoroutinefunction, isasyncgenfunction)):
+            raise InvalidTopologyError(
+                f"{method}() of component {name!r} is a generator or a coroutine, so a call would return before its code runs. "
+                "Write it with def and without yield."
+            )
 
 
 def _check_arguments(name: str, made: type) -> None:

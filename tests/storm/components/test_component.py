@@ -87,6 +87,40 @@ def test_method_of_an_object_or_another_one_of_a_batch_will_do() -> None:
     chain(type("Whole", (BatchingBolt,), {"process_batches": lambda self: None}))
 
 
+@pytest.mark.parametrize(
+    ("base", "method"),
+    [(Bolt, "process"), (Bolt, "process_tick"), (BatchingBolt, "process_batch"), (BatchingBolt, "process_batches")],
+)
+def test_method_of_a_bolt_that_is_a_generator_is_refused(base: type[Bolt], method: str) -> None:
+    def generator(*arguments: Any) -> Any:
+        yield
+
+    def plain(*arguments: Any) -> None: ...
+
+    own = {"process": plain} if base is Bolt else {}
+    with pytest.raises(InvalidTopologyError, match=rf"{method}\(\) of component 'a' is a generator or a coroutine"):
+        chain(type("Yields", (base,), {**own, method: generator}))
+
+
+@pytest.mark.parametrize("method", ["next_tuple", "ack", "fail"])
+def test_method_of_a_spout_that_is_a_coroutine_is_refused(method: str) -> None:
+    async def coroutine(*arguments: Any) -> None: ...
+
+    with pytest.raises(InvalidTopologyError, match=rf"{method}\(\) of component 'spout' is a generator or a coroutine"):
+        chain(sink(), spout=type("Waits", (Upto,), {method: coroutine})())
+
+
+def test_generator_that_the_component_itself_runs_through_is_accepted() -> None:
+    class Whole(BatchingBolt):
+        def process_batch(self, key: Any, tups: list[Any]) -> Any:
+            yield len(tups)
+
+        def process_batches(self) -> None:
+            """Run through generators of `process_batch`."""
+
+    chain(Whole)
+
+
 class Writes(BatchingBolt):
     def process_batch(self, key: Any, tups: list[Any]) -> None: ...
 

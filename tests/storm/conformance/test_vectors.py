@@ -78,7 +78,7 @@ def test_facts_on_the_fake_acker_are_storm_s(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_facts_on_a_server_are_storm_s(name: str, url: str, connect: Any) -> None:
+def test_facts_on_a_server_are_storm_s(name: str, real_url: str, connect: Any) -> None:
     timeout_secs = RECORDED[name]["conf"].get("topology.message.timeout.secs", 0)
     acker = connect(shards=1, message_timeout_secs=max(30, timeout_secs))
     for seed in ON_SERVER:
