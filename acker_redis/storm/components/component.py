@@ -86,7 +86,7 @@ def check_component(name: str, maker: Any) -> None:
     own = [method for method in needs if _function(maker, method) is not _function(base, method)]
     if not own:
         raise InvalidTopologyError(f"Component {name!r} has no {needs[0]}(). Define it in {made.__name__}.")
-    _check_plain(name, maker, {*_CALLED[made.kind], *(own if len(own) == 1 else ())})
+    _check_plain(name, maker, {*_CALLED[maker.kind], *(own if len(own) == 1 else ())})
 
 
 def _check_plain(name: str, maker: Any, methods: Iterable[str]) -> None:
@@ -95,7 +95,7 @@ def _check_plain(name: str, maker: Any, methods: Iterable[str]) -> None:
         function = getattr(maker, method, None)
         if any(of(function) for of in (isgeneratorfunction, iscoroutinefunction, isasyncgenfunction)):
             raise InvalidTopologyError(
-                f"{method}() of component {name!r} is a generator or a coroutine, so a call would return before its code runs. "
+                f"{method}() of component {name!r} is a generator or a coroutine. A call would return before its code runs. "
                 "Write it with def and without yield."
             )
 

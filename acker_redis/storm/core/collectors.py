@@ -290,7 +290,7 @@ class BoltCollector(_Collector):
             self.open_tuples[tup.id] = tup
         metrics = self._metrics
         metrics.executed[tup.source] += 1
-        metrics.execute_latency.add(duration_ms)
+        metrics.execute_latency[tup.source].add(duration_ms)
         if self._observer.is_recording:
             self._observer.note_execution(self.context.component, tup)
         for hear in self._hooks.bolt_execute:
@@ -374,7 +374,7 @@ class BoltCollector(_Collector):
                     self._tell_emit(EmitInfo([root, val], ACK_ACK, self._task, []))
         latency_ms = (perf_counter() - held.began) * 1000
         self._metrics.acked[held.source] += 1
-        self._metrics.process_latency.add(latency_ms)
+        self._metrics.process_latency[held.source].add(latency_ms)
         for hear in self._hooks.bolt_ack:
             hear(BoltInfo(held, self._task, latency_ms))
 

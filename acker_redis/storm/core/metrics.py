@@ -1,6 +1,6 @@
-"""Metrics of components: exact counts per stream, and mean latencies (Storm samples one tuple in twenty)."""
+"""Metrics of components: exact counts and mean latencies per stream (Storm samples one tuple in twenty)."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,11 @@ class Mean:
         """Add the durations of another mean."""
         self.count += other.count
         self.total_ms += other.total_ms
+
+
+def _means() -> dict[str, Mean]:
+    """Return a dictionary of means. An unknown name has an empty mean."""
+    return defaultdict(Mean)
 
 
 @dataclass
@@ -73,7 +78,7 @@ class ComponentMetrics:
     """Metrics of one component, over all of its tasks.
 
     A spout counts acked, failed and timed-out messages by its own stream. A bolt counts executed, acked and failed tuples by
-    their source, as `component:stream`.
+    their source, as `component:stream`. Latencies are means by the same names. The mean of an unknown name is empty.
 
     Attributes:
         emitted: tuples emitted, by stream. A tuple that goes to several tasks counts once.
@@ -95,9 +100,9 @@ class ComponentMetrics:
     acked: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     timed_out: Counter[str] = field(default_factory=Counter)
-    complete_latency: Mean = field(default_factory=Mean)
-    execute_latency: Mean = field(default_factory=Mean)
-    process_latency: Mean = field(default_factory=Mean)
+    complete_latency: dict[str, Mean] = field(default_factory=_means)
+    execute_latency: dict[str, Mean] = field(default_factory=_means)
+    process_latency: dict[str, Mean] = field(default_factory=_means)
     custom: dict[str, Reported] = field(default_factory=dict)
     errors: int = 0
 
@@ -114,8 +119,9 @@ class ComponentMetrics:
         """Add the metrics of other tasks of the component."""
         for name in ("emitted", "transferred", "executed", "acked", "failed", "timed_out"):
             getattr(self, name).update(getattr(other, name))
-        for name in ("complete_latency", "execute_latency", "process_latency"):
-            getattr(self, name).merge(getattr(other, name))
+        for latency in ("complete_latency", "execute_latency", "process_latency"):
+            for name, mean in getattr(other, latency).items():
+                getattr(self, latency)[name].merge(mean)
         for name, reported in other.custom.items():
             self.custom.setdefault(name, Reported()).merge(reported)
         self.errors += other.errors

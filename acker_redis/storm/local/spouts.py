@@ -108,7 +108,7 @@ class SpoutTask:
         self.collector.begin_call()
         self.metrics.acked[stream] += 1
         if latency_ms is not None:
-            self.metrics.complete_latency.add(latency_ms)
+            self.metrics.complete_latency[stream].add(latency_ms)
         self.component.ack(tup_id)
         for hear in self.hooks.spout_ack:
             hear(SpoutAckInfo(tup_id, self.collector.context.task_id, latency_ms))

@@ -1,5 +1,6 @@
 """Collectors whose emits become rows. Values are serialised and checked at the emit, before anything has changed."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from threading import get_ident
 from time import perf_counter
@@ -174,20 +175,17 @@ class _Tally:
     """Executions that the metrics don't have yet.
 
     Attributes:
-        executed: sources of the tuples.
-        acked: sources of those that were acked.
-        edges: their edges.
-        secs: time that the executions took.
-        acked_secs: time until the acks.
+        executed: times that the executions took, by source of the tuples.
+        acked: times until the acks, by source of those that were acked.
+        edges: edges of those.
     """
 
-    __slots__ = ("acked", "acked_secs", "edges", "executed", "secs")
+    __slots__ = ("acked", "edges", "executed")
 
     def __init__(self) -> None:
-        self.executed: list[str] = []
-        self.acked: list[str] = []
+        self.executed: dict[str, Mean] = defaultdict(Mean)
+        self.acked: dict[str, Mean] = defaultdict(Mean)
         self.edges: list[dict[int, int]] = []
-        self.secs = self.acked_secs = 0.0
 
 
 class RowBoltCollector(_Rows, BoltCollector):
@@ -267,14 +265,16 @@ class RowBoltCollector(_Rows, BoltCollector):
         finally:
             component._current = ()  # noqa: SLF001
         if hooks.is_empty:
-            took = perf_counter() - began
+            took_ms = (perf_counter() - began) * 1000
             self._executing = None
-            tally.executed.append(tup.source)
-            tally.secs += took
+            mean = tally.executed[tup.source]
+            mean.count += 1
+            mean.total_ms += took_ms
             if is_acked:
-                tally.acked.append(tup.source)
+                mean = tally.acked[tup.source]
+                mean.count += 1
+                mean.total_ms += took_ms
                 tally.edges.append(tup.edges)
-                tally.acked_secs += took
             elif tup.state is PENDING:
                 self.open_tuples[tup.id] = tup
         else:
@@ -290,10 +290,12 @@ class RowBoltCollector(_Rows, BoltCollector):
                 metrics.emitted[name] += output.emitted
                 metrics.transferred[name] += output.transferred
                 output.emitted = output.transferred = 0
-        metrics.executed.update(tally.executed)
-        metrics.execute_latency.merge(Mean(len(tally.executed), tally.secs * 1000))
-        metrics.acked.update(tally.acked)
-        metrics.process_latency.merge(Mean(len(tally.acked), tally.acked_secs * 1000))
+        for source, mean in tally.executed.items():
+            metrics.executed[source] += mean.count
+            metrics.execute_latency[source].merge(mean)
+        for source, mean in tally.acked.items():
+            metrics.acked[source] += mean.count
+            metrics.process_latency[source].merge(mean)
         if self._transport.is_tracking:
             self._transport.ack_tuples(tally.edges, self.context.component)
 

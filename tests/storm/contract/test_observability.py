@@ -174,9 +174,10 @@ def test_metrics_are_exact_per_component_and_stream() -> None:
             1,
         )
         assert (end.executed["splits:default"], end.executed["splits:odd"]) == (30, 5)
-        assert spout.complete_latency.count == 9
-        assert splits.execute_latency.count == 10
-        assert splits.process_latency.count == 9
+        assert spout.complete_latency["default"].count == 9
+        assert splits.execute_latency["spout:default"].count == 10
+        assert splits.process_latency["spout:default"].count == 9
+        assert {source: mean.count for source, mean in end.process_latency.items()} == end.acked
 
 
 def test_timeouts_count_separately() -> None:

@@ -37,7 +37,8 @@ def test_each_row_is_acked_by_its_id_and_its_values_never_reach_the_driver(run: 
     result = run(chain(Hears(frame, heard, ids="ID"), parts.Split, parts.Lower, par=3), turn_tuples=90)
     assert sorted(heard.acked) == [10 * number for number in range(300)]
     assert (result.acked, result.failed, result.timed_out, result.unfinished) == (300, 0, 0, 0)
-    assert result.metrics["spout"].emitted == {"default": 300} and result.metrics["spout"].complete_latency.count == 300
+    assert result.metrics["spout"].emitted == {"default": 300}
+    assert result.metrics["spout"].complete_latency["default"].count == 300
     assert result.metrics["a"].executed == {"spout:default": 300} and result.metrics["b"].acked == {"a:default": 900}
 
 

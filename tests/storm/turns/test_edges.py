@@ -304,9 +304,11 @@ def test_a_hook_changes_neither_outcomes_nor_counts(turn_of: Callable[..., Turn]
         reports: list[LevelReport] = [pickle.loads(row["data"]) for row in dicts(whole) if row["to"] == REPORT]
         counts = [(name, of.as_counts()) for report in reports for name, of in report.metrics.items()]
         latencies = [
-            (name, of.execute_latency.count, of.process_latency.count)
+            (name, source, mean.count)
             for report in reports
             for name, of in report.metrics.items()
+            for means in (of.execute_latency, of.process_latency)
+            for source, mean in means.items()
         ]
         found.append((fails, opened, counts, latencies))
     assert found[0] == found[1]

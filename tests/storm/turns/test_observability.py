@@ -31,7 +31,10 @@ def shown(result: RunResult, folder: Path) -> dict[str, Any]:
         "counts": {name: of.as_counts() for name, of in metrics.items()},
         "custom": {name: {key: one.count for key, one in of.custom.items()} for name, of in metrics.items()},
         "latencies": {
-            name: (of.complete_latency.count, of.execute_latency.count, of.process_latency.count)
+            name: [
+                {source: mean.count for source, mean in means.items()}
+                for means in (of.complete_latency, of.execute_latency, of.process_latency)
+            ]
             for name, of in metrics.items()
         },
         "trees": sorted((tree.tup_id, tree.spout, tree.reason, tree.last_component) for tree in result.failed_trees),

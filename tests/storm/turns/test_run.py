@@ -32,7 +32,7 @@ def test_messages_are_acked_at_the_spout_with_their_ids(run: Any) -> None:
     assert (result.acked, result.failed, result.timed_out, result.unfinished) == (300, 0, 0, 0)
     metrics = result.metrics
     assert metrics["a"].executed == {"spout:default": 300} and metrics["a"].emitted == {"default": 900}
-    assert metrics["b"].acked == {"a:default": 900} and metrics["spout"].complete_latency.count == 300
+    assert metrics["b"].acked == {"a:default": 900} and metrics["spout"].complete_latency["default"].count == 300
 
 
 def test_a_failed_tuple_fails_its_message_with_reason_and_component(run: Any) -> None:
