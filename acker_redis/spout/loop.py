@@ -74,6 +74,7 @@ class SpoutLoop:
         self._is_paused = False
         self._limit: int | None = None
         self._ask_now = self._vanished = False
+        self._job_error: BaseException | None = None
         self._state.sent.clear()
 
     def __enter__(self) -> Self:
@@ -192,7 +193,7 @@ class SpoutLoop:
             self._outages.wait_for(self._left.step)
         self._collect()  # again: the next step may have nothing to wait for
         self._look_at_sent()
-        self._look_at_outages()
+        self._look_at_the_rest()
 
     def _take_lane(self) -> None:
         """Acquire the lane if this run doesn't hold it, and look for roots that the previous run left there."""
@@ -266,21 +267,24 @@ class SpoutLoop:
             self._emitter.succeeded()
             state.poison_search.succeeded()
         elif job_failed and not ended.by_outage and not isinstance(error, StoppedError):
+            self._job_error = error
             if state.poison_search.is_hopeless and not is_outage(error):
                 _raise_systematic(state.poison_search.in_a_row, error)
             self._emitter.job_failed(error, state.poison_search.in_a_row, waits=state.poison_search.is_stuck)
         else:
             self._emitter.failed(error)
 
-    def _look_at_outages(self) -> None:
-        """End a run in which all messages that are left wait for an outage that lasts too long.
+    def _look_at_the_rest(self) -> None:
+        """End a run in which all messages that are left were set aside, or wait for an outage that lasts too long.
 
         Raises:
-            AckerError: it does. No message was dead-lettered for it.
+            AckerError: they do. No message was dead-lettered for it.
         """
         state = self._state
         if state.pending or self._emitter.emission is not None or not state.left:
             return
+        if state.aside is not None:
+            self._raise_all_failed()
         if self._emitter.is_overdue and not state.may_dead_letter:
             self._emitter.raise_outage()
         if outages := state.lasting_outages():
@@ -294,6 +298,20 @@ class SpoutLoop:
                 "none of them is to blame, and none was dead-lettered. All other messages are done. Repair the service and "
                 f"run again, or set RetryPolicy.outage_secs. The last error was: {outages[0].error}"
             )
+
+    def _raise_all_failed(self) -> NoReturn:
+        """Raise the error of a run whose messages all failed with their jobs.
+
+        Raises:
+            AckerError: always.
+        """
+        left = self._state.left
+        raise AckerError(
+            f"{'The only message' if left == 1 else f'Each of the {left} messages'} that is left failed with its job in every "
+            "attempt, and no message has come through in this run. The cause is probably not a message, so none was "
+            "dead-lettered for it. Fix the error and run again. If the messages are really bad, set stop_if_all_fail=False. "
+            f"The last error was: {self._job_error}"
+        ) from self._job_error
 
     def _look_at_sent(self) -> None:
         """Raise errors that no retry can fix: those that no replay shows again, and messages that never become roots."""

@@ -18,7 +18,7 @@ from acker_redis.spout.marks import Marks, OutageMark, PassedMark, PoisonMark
 from acker_redis.spout.outage_table import Outage, OutageTable
 from acker_redis.spout.poison_search import PARTS
 from acker_redis.spout.retry import RetryPolicy, Verdict
-from acker_redis.spout.waiting import Waiting
+from acker_redis.spout.waiting import FAILED_JOBS, Waiting
 from acker_redis.spout.withdrawn import Withdrawn
 from acker_redis.store.dead_letter import DeadLetter
 
@@ -89,6 +89,8 @@ class SpoutState:
         unread: True if the first emission has messages whose ids the source can't tell yet. See `begin_unread`.
         one_by_one: True if the output is written as a whole. An emission then starts only while nothing is in flight, and
             held messages are emitted alone.
+        stops_if_all_fail: True if no message becomes a dead letter by failed jobs before another message was acked. Such
+            messages are set aside after their last attempt, and if no others are left, the run ends with the error.
         outages: messages that wait for the end of an outage.
         causes: (reason, last component) of attempts that did not succeed, indexed by `Attempts.cause_numbers`. The first
             is `_NO_CAUSE`.
@@ -121,6 +123,7 @@ class SpoutState:
         self.gone_spout_ids: set[int] = set()
         self.unread = False
         self.one_by_one = False
+        self.stops_if_all_fail = False
         self._app, self._run_id, self._retry, self._keep_letters = app, run_id, retry, keep_letters
         self._goes_on = goes_on
         self._epoch_secs = epoch_secs
@@ -229,6 +232,11 @@ class SpoutState:
             return []
         outages = table.outages()
         return outages if all(outage.last_secs - outage.since_secs >= limit for outage in outages) else []
+
+    @property
+    def aside(self) -> str | None:
+        """Cause for which all messages that are left were set aside; None: others are left, or none at all."""
+        return None if self.pending or self.unread else self._waiting.aside
 
     @property
     def may_dead_letter(self) -> bool:
@@ -384,6 +392,8 @@ class SpoutState:
                 self._hold(attempts[held], now)
                 self._fail(attempts[~held], fails, of_fail[hits][~held], now)
                 known += int(hits.sum())
+        if self._has_come_through:
+            self._waiting.bring_back(FAILED_JOBS, now)
         known += self._withdrawn.close(np.concatenate([acked, failed]))
         self.counts.late += sum(len(batch.roots) for batch in batches) - known
         self._drop_finished()
@@ -537,8 +547,30 @@ class SpoutState:
                 self._fail_by_outage(policy, judged[is_out], fails, of_judged[is_out], of_outage[is_out], now)
                 judged, of_judged = judged[~is_out], of_judged[~is_out]
             verdict = policy.after_failure(judged)
+            if (aside := verdict.exhausted & self._is_doubtful_job(judged)).any():
+                self._set_aside(judged[aside], FAILED_JOBS)
+                judged, of_judged = judged[~aside], of_judged[~aside]
+                verdict = policy.after_failure(judged)
             self._emit_again(verdict, now)
             self._exhaust_failed(judged, verdict, fails, of_judged)
+
+    @property
+    def _has_come_through(self) -> bool:
+        """True if a message was acked, or was processed and waits for an output that is written as a whole."""
+        return self.counts.acked + self.counts.released > 0
+
+    def _is_doubtful_job(self, attempts: Attempts) -> Mask:
+        """Return whether attempts failed with their job, although no message has come through that shows another to be bad."""
+        if not self.stops_if_all_fail or self._has_come_through:
+            return np.zeros(len(attempts), np.bool_)
+        failed_jobs = [number for number, sent in self.sent.items() if sent.job_failed]
+        return np.isin(attempts.numbers, failed_jobs)
+
+    def _set_aside(self, attempts: Attempts, cause: str) -> None:
+        """Keep attempts that don't count until others show that their messages are to blame."""
+        retries = attempts.retries(np.ones(len(attempts), np.bool_), np.zeros(len(attempts), np.bool_))
+        self.retry_changes += 1
+        self._waiting.set_aside(retries, cause)
 
     def _fail_by_outage(
         self,

@@ -9,9 +9,14 @@ from acker_redis.model.arrays import FloatArray, Int64Array
 from acker_redis.spout.in_flight import Attempts, Mask, Replays, in_order
 from acker_redis.spout.poison_search import PoisonSearch
 
+FAILED_JOBS = ""
+"""Cause of messages that are set aside because each job with them has failed. Other causes are names of operators."""
+
 
 class Waiting:
     """Fresh messages, replays, messages that are searched for poison, and held ones. The caller provides the time.
+
+    Messages that are *set aside* aren't emitted until they are brought back.
 
     Attributes:
         poison_search: messages of emissions whose jobs failed.
@@ -24,17 +29,27 @@ class Waiting:
         self.held_until = float("-inf")
         self._fresh: deque[Int64Array] = deque()
         self._replays, self._held = Replays(), Replays()
+        self._aside: dict[str, Replays] = {}
         self._turn = 0
 
     @property
     def is_empty(self) -> bool:
         """Return True if no message waits."""
-        return not (self._fresh or self._replays or self._held or self.poison_search)
+        return not (self._fresh or self._replays or self._held or self.poison_search or self._aside)
 
     @property
     def count(self) -> int:
         """Number of messages."""
-        return self.fresh + len(self._replays) + len(self._held) + len(self.poison_search)
+        return self.fresh + len(self._replays) + len(self._held) + len(self.poison_search) + self._aside_count
+
+    @property
+    def aside(self) -> str | None:
+        """Cause of messages that are set aside, if no other messages wait; else None."""
+        return next(iter(self._aside), None) if self._aside_count == self.count else None
+
+    @property
+    def _aside_count(self) -> int:
+        return sum(map(len, self._aside.values()))
 
     @property
     def fresh(self) -> int:
@@ -47,11 +62,12 @@ class Waiting:
 
     def attempts(self) -> tuple[Attempts, FloatArray]:
         """Return the next emissions of messages that were emitted before, and their due times."""
-        waiting = [self._replays.all(), self._held.all(), self.poison_search.all()]
+        aside = [queue.all() for queue in self._aside.values()]
+        waiting = [self._replays.all(), self._held.all(), self.poison_search.all(), *aside]
         return Attempts.concatenate([attempts for attempts, _ in waiting]), np.concatenate([due for _, due in waiting])
 
     def retried(self) -> Attempts:
-        """Return the next emissions of messages that failed. Held ones only wait for these."""
+        """Return the next emissions of messages that failed. Held ones, and those set aside, only wait for these."""
         return Attempts.concatenate([self._replays.all()[0], self.poison_search.all()[0]])
 
     def add_fresh(self, message_ids: Int64Array) -> None:
@@ -75,12 +91,24 @@ class Waiting:
         due = np.full(len(attempts), max(now, self.held_until))
         self._held.add(replace(attempts, max_group=np.zeros(len(attempts), np.int32)), due)
 
+    def set_aside(self, attempts: Attempts, cause: str) -> None:
+        """Keep attempts until `bring_back` is called for their cause."""
+        if len(attempts):
+            self._aside.setdefault(cause, Replays()).add(attempts, np.zeros(len(attempts)))
+
+    def bring_back(self, cause: str, now: float) -> None:
+        """Queue the attempts that were set aside for a cause. They are due now."""
+        if cause in self._aside:
+            attempts, due = self._aside.pop(cause).all()
+            self.add(attempts, np.full_like(due, now), np.zeros(len(attempts), np.bool_))
+
     def remove(self, message_ids: Int64Array) -> None:
         """Remove messages that are no longer this spout's."""
         fresh = (part[~np.isin(part, message_ids)] for part in self._fresh)
         self._fresh = deque(part for part in fresh if len(part))
-        for queue in (self._replays, self._held, self.poison_search):
+        for queue in (self._replays, self._held, self.poison_search, *self._aside.values()):
             queue.remove(message_ids)
+        self._aside = {cause: queue for cause, queue in self._aside.items() if len(queue)}
 
     def take(self, now: float, room: int | None, due_by: float, number: int) -> tuple[int, Attempts]:
         """Remove and return the messages of an emission, and how many of them are replays.

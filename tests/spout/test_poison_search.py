@@ -137,6 +137,33 @@ def test_last_messages_that_look_like_outage_are_dead_lettered() -> None:
     assert (made.counts.acked, set(made.dead_letters)) == (1, {0, 1})
 
 
+def careful(messages: int, poison: set[int], max_pending: int | None = None) -> tuple[Spout, Job]:
+    """A spout that ends if all fail."""
+    retry = RetryPolicy(max_attempts=2, first_delay_secs=0)
+    made = spout(fake_acker(), messages, retry=retry, max_spout_pending=max_pending)
+    made.state.stops_if_all_fail = True
+    return made, Job(made, poison)
+
+
+@pytest.mark.parametrize("count", range(1, MOST_ALONE))
+def test_few_messages_that_all_break_their_jobs_are_not_dead_lettered(count: int) -> None:
+    made, job = careful(count, set(range(count)))
+    with pytest.raises(AckerError, match=r"no message has come through in this run.*: the job failed"):
+        run_spout(made, job)
+    assert (made.dead_letters, made.state.left) == ({}, count)
+    assert len(job.emitted) >= 2 * count
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(2, 60), st.data())
+def test_poison_messages_are_dead_lettered_once_others_were_acked(messages: int, data: st.DataObject) -> None:
+    poison = data.draw(st.sets(st.integers(0, messages - 1), max_size=min(messages, MOST_ALONE) - 1))
+    made, job = careful(messages, poison, data.draw(st.sampled_from([None, 1, 3])))
+    run_spout(made, job)
+    assert (made.dead_letters.keys(), made.counts.acked) == (poison, messages - len(poison))
+    assert {letter.attempts for letter in made.dead_letters.values()} <= {2}
+
+
 def is_stuck(made: Spout) -> bool:
     return made.state.poison_search.is_stuck
 

@@ -108,7 +108,8 @@ def run_tracked(
             None: half of the messages. Only for `whole`.
         stop_if_all_fail: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
             pipeline doesn't declare, in an operator that has processed none. False: such exceptions count as attempts from
-            the first one, as they do if the source has fewer than 20 messages.
+            the first one, as they do if the source has fewer than 20 messages. It is also whether to end with an error, and
+            to dead-letter no message for failed jobs, if no message has come through in this run.
         dead_letter_bytes: longest message that a dead letter keeps as JSON, in bytes, at most 1 MiB; 0: only its id.
         max_spout_pending: limit on messages in flight. None: no limit.
         emit_timeout_secs: time after which the jobs of an emission are cancelled, in seconds. The emission is then retried
@@ -221,6 +222,7 @@ def run_dataframe(
             evidence.expect(spout.state.fresh)
         whole_output = WholeOutput(spout, spout.state.fresh, max_dead_letters) if output == "whole" else None
         spout.state.one_by_one = whole_output is not None
+        spout.state.stops_if_all_fail = settings.stop_if_all_fail
         runner = EmissionRunner(
             spout,
             pipeline,
