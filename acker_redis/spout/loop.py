@@ -19,6 +19,7 @@ from acker_redis.spout.in_flight import Emission, Mask
 from acker_redis.spout.leftover_roots import Leaving, LeftoverRoots
 from acker_redis.spout.spout import Spout
 from acker_redis.spout.state import SpoutCounts
+from acker_redis.spout.waiting import FAILED_JOBS
 from acker_redis.spout.watchdog import Watchdog
 from acker_redis.store.run_ends import End
 
@@ -283,7 +284,9 @@ class SpoutLoop:
         state = self._state
         if state.pending or self._emitter.emission is not None or not state.left:
             return
-        if state.aside is not None:
+        if (cause := state.aside) is not None:
+            if cause != FAILED_JOBS:
+                raise state.aside_errors[cause]
             self._raise_all_failed()
         if self._emitter.is_overdue and not state.may_dead_letter:
             self._emitter.raise_outage()

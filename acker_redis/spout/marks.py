@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from acker_redis.errors import AckerError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spout.in_flight import Emission
 
@@ -46,7 +47,23 @@ class PassedMark:
     message: int | None
 
 
-Mark: TypeAlias = RootMark | PoisonMark | OutageMark | PassedMark
+@dataclass(frozen=True)
+class AsideMark:
+    """Mark on roots that fail in an operator that is probably broken. `error` is the error of a run that ends for it."""
+
+    operator: str
+    roots: Int64Array
+    error: AckerError
+
+
+@dataclass(frozen=True)
+class BackMark:
+    """An operator that works after all, so that messages that were set aside for it are emitted again."""
+
+    operator: str
+
+
+Mark: TypeAlias = RootMark | PoisonMark | OutageMark | PassedMark | AsideMark | BackMark
 
 
 class Marks:
@@ -112,6 +129,29 @@ class Marks:
         >>> spout.marks.passed("geocode", 0, None)
         """
         self._marks.append(PassedMark(operator, number, message))
+
+    def set_aside(self, roots: Int64Array, operator: str, error: AckerError) -> None:
+        """Set the messages of these roots aside if they fail, because an operator is probably broken.
+
+        They count no attempt, and aren't emitted again before `bring_back`. When only such messages are left, the run ends
+        with the error.
+
+        Args:
+            roots: the roots.
+            operator: operator in which their rows failed.
+            error: error that ends the run.
+
+        >>> spout.add(np.array([7, 8]))
+        >>> spout.marks.set_aside(spout.next_emission().roots[:1], "geocode", AckerError("'geocode' is broken."))
+        """
+        self._marks.append(AsideMark(operator, roots, error))
+
+    def bring_back(self, operator: str) -> None:
+        """Emit messages again that were set aside for an operator, because it works after all.
+
+        >>> spout.marks.bring_back("geocode")
+        """
+        self._marks.append(BackMark(operator))
 
     def search_for_poison(self, emission: Emission, *, by_outage: bool = False, waits_for: str | None = None) -> None:
         """Search an emission for the message that made its job fail.

@@ -9,12 +9,13 @@ from typing import Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from acker_redis.errors import AckerError
 from acker_redis.ledger.outcomes.decoding import OutcomeBatch
 from acker_redis.model import blocks
 from acker_redis.model.arrays import FloatArray, Int64Array
 from acker_redis.model.roots import root_ids
 from acker_redis.spout.in_flight import Attempts, Emission, InFlight, Mask, Sent, in_order, merged
-from acker_redis.spout.marks import Marks, OutageMark, PassedMark, PoisonMark
+from acker_redis.spout.marks import AsideMark, BackMark, Marks, OutageMark, PassedMark, PoisonMark
 from acker_redis.spout.outage_table import Outage, OutageTable
 from acker_redis.spout.poison_search import PARTS
 from acker_redis.spout.retry import RetryPolicy, Verdict
@@ -30,6 +31,9 @@ LOST: Cause = ("lost", None)
 
 _HELD = -1
 """Value of `Attempts.max_group` for held messages: the next emission has all of them, once nothing else waits."""
+
+_ASIDE = -2
+"""Value of `Attempts.max_group` for messages that are set aside for the first operator if they fail. Lower: for the others."""
 
 _MOST_CAUSES = 10_000
 """Largest number of distinct causes. Further causes are stored as no cause."""
@@ -91,6 +95,7 @@ class SpoutState:
             held messages are emitted alone.
         stops_if_all_fail: True if no message becomes a dead letter by failed jobs before another message was acked. Such
             messages are set aside after their last attempt, and if no others are left, the run ends with the error.
+        aside_errors: operator for which messages were set aside -> error of a run that ends for it.
         outages: messages that wait for the end of an outage.
         causes: (reason, last component) of attempts that did not succeed, indexed by `Attempts.cause_numbers`. The first
             is `_NO_CAUSE`.
@@ -124,6 +129,7 @@ class SpoutState:
         self.unread = False
         self.one_by_one = False
         self.stops_if_all_fail = False
+        self.aside_errors: dict[str, AckerError] = {}
         self._app, self._run_id, self._retry, self._keep_letters = app, run_id, retry, keep_letters
         self._goes_on = goes_on
         self._epoch_secs = epoch_secs
@@ -393,7 +399,7 @@ class SpoutState:
                 self._fail(attempts[~held], fails, of_fail[hits][~held], now)
                 known += int(hits.sum())
         if self._has_come_through:
-            self._waiting.bring_back(FAILED_JOBS, now)
+            self._waiting.bring_back(FAILED_JOBS)
         known += self._withdrawn.close(np.concatenate([acked, failed]))
         self.counts.late += sum(len(batch.roots) for batch in batches) - known
         self._drop_finished()
@@ -492,6 +498,16 @@ class SpoutState:
                     rows = part.rows_of(np.asarray(mark.roots))
                     self.outages.mark(part.attempts.message_ids[rows[rows >= 0]], mark.operator)
                 continue
+            if isinstance(mark, BackMark):
+                self._waiting.bring_back(mark.operator)
+                continue
+            if isinstance(mark, AsideMark):
+                self.aside_errors[mark.operator] = mark.error
+                number = _ASIDE - list(self.aside_errors).index(mark.operator)
+                for part in self._all_in_flight:
+                    rows = part.rows_of(np.asarray(mark.roots))
+                    part.attempts.max_group[rows[rows >= 0]] = number
+                continue
             if mark.kind == "held":
                 self._waiting.held_until = mark.held_until
             for part in self._all_in_flight:
@@ -535,6 +551,13 @@ class SpoutState:
         unproven = [number for number, sent in self.sent.items() if not sent.proven]
         exempt = attempts.exempt | (timed_out & np.isin(attempts.numbers, unproven))
         attempts = replace(attempts, cause_numbers=numbers[of_fail], exempt=exempt)
+        is_aside = attempts.max_group <= _ASIDE
+        for number in np.unique(attempts.max_group[is_aside]).tolist():
+            of = attempts[attempts.max_group == number]
+            self._set_aside(
+                replace(of, max_group=np.zeros(len(of), np.int32)), list(self.aside_errors)[_ASIDE - number]
+            )
+        attempts, of_fail, timed_out = attempts[~is_aside], of_fail[~is_aside], timed_out[~is_aside]
         operators = self.outages.take_marks(attempts.message_ids)
         operators[timed_out | attempts.exempt | attempts.non_retryable] = -1
         policies = [self._retry.policy_for(batch.reason or "failed", batch.detail) for batch in fails]

@@ -96,17 +96,18 @@ class Waiting:
         if len(attempts):
             self._aside.setdefault(cause, Replays()).add(attempts, np.zeros(len(attempts)))
 
-    def bring_back(self, cause: str, now: float) -> None:
-        """Queue the attempts that were set aside for a cause. They are due now."""
+    def bring_back(self, cause: str) -> None:
+        """Queue the attempts that were set aside for a cause. They are due at once."""
         if cause in self._aside:
             attempts, due = self._aside.pop(cause).all()
-            self.add(attempts, np.full_like(due, now), np.zeros(len(attempts), np.bool_))
+            self.add(attempts, due, np.zeros(len(attempts), np.bool_))
 
     def remove(self, message_ids: Int64Array) -> None:
         """Remove messages that are no longer this spout's."""
         fresh = (part[~np.isin(part, message_ids)] for part in self._fresh)
         self._fresh = deque(part for part in fresh if len(part))
-        for queue in (self._replays, self._held, self.poison_search, *self._aside.values()):
+        self.poison_search.remove(message_ids)
+        for queue in (self._replays, self._held, *self._aside.values()):
             queue.remove(message_ids)
         self._aside = {cause: queue for cause, queue in self._aside.items() if len(queue)}
 

@@ -101,6 +101,7 @@ def test_docstring_example_of_public_call_runs(
                 name: getattr(acker_redis, name)
                 for name in (
                     "Acker",
+                    "AckerError",
                     "AckerConfig",
                     "Anchors",
                     "DeadLetter",

@@ -2,10 +2,11 @@
 
 `row.order` in place of `row["order"]` fails every message. So an undeclared exception counts as an attempt only once its
 operator has processed a row of another message. If many messages fail in an operator that has processed none, the operator
-is broken.
+is broken. If sinks have got rows through all the same, only a branch of the pipeline is broken. Then a run sets the messages
+of that branch aside, and completes the others before it ends.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,34 +21,62 @@ MANY_FAILED = 20
 """Failed messages after which an operator that has processed none is considered broken."""
 
 
+class BrokenBranch(NamedTuple):
+    """An operator that is probably broken, in a run that completes other messages first.
+
+    Attributes:
+        operator: its name.
+        roots: roots to set aside.
+        error: error to raise at the end of the run.
+    """
+
+    operator: str
+    roots: Int64Array
+    error: AckerError
+
+
 class Verdict(NamedTuple):
     """Which failures of an emission count.
 
     Attributes:
         exempt: roots whose failure doesn't count as an attempt.
         broken: error to raise; None: the pipeline may be correct.
+        branches: operators whose messages are set aside.
+        working: operators that were one of these, and have processed a message now.
     """
 
     exempt: Int64Array
     broken: AckerError | None = None
+    branches: Sequence[BrokenBranch] = ()
+    working: Sequence[str] = ()
 
 
 class OperatorEvidence:
     """Track which operators of a run have processed messages, and which have only failed."""
 
-    def __init__(self, *, everything_counts: bool, goes_on: bool = False, max_open: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        everything_counts: bool,
+        goes_on: bool = False,
+        max_open: int | None = None,
+        completes_others: bool = False,
+    ) -> None:
         """Start without evidence.
 
         Args:
             everything_counts: whether every failure counts, because the user chose so or the source has few messages.
             goes_on: whether more messages may arrive at any time, as from a stream.
             max_open: limit on open messages, and so on the messages that can fail before others arrive.
+            completes_others: whether a run with a broken operator completes other messages first, if a sink has got rows.
         """
         self._everything_counts, self._goes_on, self._max_open = everything_counts, goes_on, max_open
         self._parked: set[int] = set()
         self._max_failed = MANY_FAILED if max_open is None else max(1, min(MANY_FAILED, max_open))
         self._processed_by: dict[str, set[int]] = {}  # with one message: only that; with none or two: any
         self._failed: dict[str, set[int]] = {}
+        self._completes_others, self._has_written = completes_others, False
+        self._branches: set[str] = set()
 
     def expect(self, messages: int) -> None:
         """Set the number of messages of the source. Each failure counts if there are few."""
@@ -63,7 +92,13 @@ class OperatorEvidence:
             self._parked.update(message_ids)
 
     def judge(
-        self, emission: Emission, failed: Sequence[Failure], processed: Mapping[str, Processed], *, is_last: bool
+        self,
+        emission: Emission,
+        failed: Sequence[Failure],
+        processed: Mapping[str, Processed],
+        *,
+        is_last: bool,
+        has_written: bool = False,
     ) -> Verdict:
         """Decide which failures of an emission count.
 
@@ -72,32 +107,52 @@ class OperatorEvidence:
             failed: failures in it.
             processed: rows that each operator has processed without failing.
             is_last: whether every message of the source has been emitted.
+            has_written: whether a sink has got rows in this emission.
         """
         none = np.array([], np.int64)
         if self._everything_counts:
             return Verdict(none)
+        self._has_written |= has_written
         by_root = MessagesByRoot(emission)
         for operator, rows in processed.items():
             self._note(operator, set(by_root.messages_of(np.array(sorted(rows.roots), np.int64)).tolist()))
-        counted, doubtful = [none], [none]
+        working = sorted(self._branches & self._processed_by.keys())
+        self._branches.difference_update(working)
+        counted, doubtful, texts = [none], dict[str, list[Int64Array]](), dict[str, str]()
         for failure in failed:
-            for reason, packed in failure.reasons.items():
-                roots = np.frombuffer(packed, np.int64)
-                is_doubtful = np.zeros(len(roots), np.bool_)
+            counted.append(_together(packed for reason, packed in failure.reasons.items() if reason.is_expected))
+            unexpected = {reason: packed for reason, packed in failure.reasons.items() if not reason.is_expected}
+            if unexpected:
+                roots = _together(unexpected.values())
                 messages = by_root.messages_of(roots)
-                if not reason.is_expected:
-                    is_doubtful = self._is_doubtful(failure.component, messages)
-                    fresh = set(messages[is_doubtful].tolist()) - self._parked
-                    self._failed.setdefault(failure.component, set()).update(fresh)
-                    if is_doubtful.any() and self._is_broken(failure.component):
-                        return Verdict(
-                            emission.roots,
-                            _broken(failure.component, len(self._failed[failure.component]), reason.text),
-                        )
-                    is_doubtful &= self._goes_on or not is_last
+                is_doubtful = self._is_doubtful(failure.component, messages)
+                fresh = set(messages[is_doubtful].tolist()) - self._parked
+                self._failed.setdefault(failure.component, set()).update(fresh)
+                texts.setdefault(failure.component, next(iter(unexpected)).text)
+                doubtful.setdefault(failure.component, []).append(roots[is_doubtful])
                 counted.append(roots[~is_doubtful])
-                doubtful.append(roots[is_doubtful])
-        return Verdict(np.setdiff1d(np.concatenate(doubtful), np.concatenate(counted)))
+        broken = [
+            operator for operator, parts in doubtful.items() if any(map(len, parts)) and self._is_broken(operator)
+        ]
+        errors = {
+            operator: _broken(operator, len(self._failed[operator]), texts[operator], is_branch=self._is_branch)
+            for operator in broken
+        }
+        if broken and not self._is_branch:
+            return Verdict(emission.roots, errors[broken[0]])
+        self._branches.update(broken)
+        if is_last and not self._goes_on:
+            for operator in doubtful.keys() - set(broken):
+                counted += doubtful.pop(operator)
+        is_counted = np.concatenate(counted)
+        exempt = {operator: np.setdiff1d(np.concatenate(parts), is_counted) for operator, parts in doubtful.items()}
+        branches = [BrokenBranch(operator, exempt[operator], errors[operator]) for operator in broken]
+        return Verdict(np.unique(np.concatenate([none, *exempt.values()])), None, branches, working)
+
+    @property
+    def _is_branch(self) -> bool:
+        """True if a broken operator is only in one of several branches, so that a run completes other messages first."""
+        return self._completes_others and self._has_written
 
     def _note(self, operator: str, messages: set[int]) -> None:
         known = self._processed_by.get(operator)
@@ -131,9 +186,15 @@ class MessagesByRoot:
         return self._messages[places] if len(self._roots) else roots[:0]
 
 
-def _broken(operator: str, count: int, text: str) -> OperatorBrokenError:
+def _together(packed: Iterable[bytes]) -> Int64Array:
+    return np.unique(np.concatenate([np.array([], np.int64), *(np.frombuffer(roots, np.int64) for roots in packed)]))
+
+
+def _broken(operator: str, count: int, text: str, *, is_branch: bool) -> OperatorBrokenError:
+    done = "nothing was dead-lettered for it, and the run completed other messages first" if is_branch else (
+        "nothing was dead-lettered"
+    )  # fmt: skip
     return OperatorBrokenError(
         f"{count} messages failed in {operator!r}, which has not processed any message ({text}). The operator is probably "
-        "broken, so nothing was dead-lettered. Fix it and run again. If the messages are really bad, set "
-        "stop_if_all_fail=False."
+        f"broken, so {done}. Fix it and run again. If the messages are really bad, set stop_if_all_fail=False."
     )

@@ -199,8 +199,14 @@ class EmissionRunner:
                 self._mismatched.clear()
                 failed = proof.failures()
                 at_fault = without_outages(failed, spout.retry)
-                verdict = self.evidence.judge(emission, at_fault, proof.processed, is_last=not spout.state.fresh)
+                verdict = self.evidence.judge(
+                    emission, at_fault, proof.processed, is_last=not spout.state.fresh, has_written=proof.has_written
+                )
                 spout.marks.exempt(verdict.exempt)
+                for operator in verdict.working:
+                    spout.marks.bring_back(operator)
+                for branch in verdict.branches:
+                    spout.marks.set_aside(branch.roots, branch.operator, branch.error)
                 mark_outages(spout.marks, emission, failed, at_fault, proof.processed)
                 proof.check_none_late()
                 if self.whole_output is None:

@@ -358,6 +358,11 @@ class Proof:
                 f"The pipeline did nothing with the rows of {', '.join(map(repr, open_ends))}, so those can't be done. {_END}"
             )
 
+    @property
+    def has_written(self) -> bool:
+        """True if a sink has got rows that didn't fail in it."""
+        return any(name in self.processed for name in self.proven)
+
     def failures(self) -> list[Failure]:
         """Return the failures of all actions: the messages that failed, and why."""
         return self._failures

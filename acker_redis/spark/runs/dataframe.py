@@ -107,9 +107,10 @@ def run_tracked(
             of all messages, as a float from 0.0 to below 1.0. The run ends with `NotAcceptedError` once there are more.
             None: half of the messages. Only for `whole`.
         stop_if_all_fail: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
-            pipeline doesn't declare, in an operator that has processed none. False: such exceptions count as attempts from
-            the first one, as they do if the source has fewer than 20 messages. It is also whether to end with an error, and
-            to dead-letter no message for failed jobs, if no message has come through in this run.
+            pipeline doesn't declare, in an operator that has processed none. With `by_message`, the run completes all other
+            messages first if a sink has got rows. False: such exceptions count as attempts from the first one, as they do
+            if the source has fewer than 20 messages. It is also whether to end with an error, and to dead-letter no message
+            for failed jobs, if no message has come through in this run.
         dead_letter_bytes: longest message that a dead letter keeps as JSON, in bytes, at most 1 MiB; 0: only its id.
         max_spout_pending: limit on messages in flight. None: no limit.
         emit_timeout_secs: time after which the jobs of an emission are cancelled, in seconds. The emission is then retried
@@ -217,7 +218,9 @@ def run_dataframe(
                     spout.add(source.read_ids(offsets, partition, offset))
             if claimed:
                 app_of(acker).claim_run(run_id)
-        evidence = OperatorEvidence(everything_counts=not settings.stop_if_all_fail)
+        evidence = OperatorEvidence(
+            everything_counts=not settings.stop_if_all_fail, completes_others=output == "by_message"
+        )
         if not spout.state.unread:
             evidence.expect(spout.state.fresh)
         whole_output = WholeOutput(spout, spout.state.fresh, max_dead_letters) if output == "whole" else None

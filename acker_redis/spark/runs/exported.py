@@ -63,9 +63,9 @@ def run_exported(
         replay: source from which failed messages are read again; see `ReplayFrom`. None: `rows`.
         retry: policy for emitting again; see `RetryPolicy`. An attempt counts only against a message that can be to blame.
         stop_if_all_fail: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
-            pipeline doesn't declare, in an operator that has processed none. False: such exceptions count as attempts from
-            the first one. It is also whether to end with an error, and to dead-letter no message for failed jobs, if no
-            message has come through in this run.
+            pipeline doesn't declare, in an operator that has processed none. The run completes all other messages first if
+            a sink has got rows. False: such exceptions count as attempts from the first one. It is also whether to end with
+            an error, and to dead-letter no message for failed jobs, if no message has come through in this run.
         dead_letter_bytes: longest message that a dead letter keeps as JSON, in bytes, at most 1 MiB; 0: only its id.
         max_spout_pending: limit on messages in flight. None: no limit.
         emit_timeout_secs: time after which the jobs of an emission are cancelled, in seconds. The emission is then retried

@@ -131,3 +131,44 @@ def test_parked_messages_that_leave_no_room_for_others_end_the_run() -> None:
     evidence = OperatorEvidence(everything_counts=False, goes_on=True, max_open=40)
     evidence.add_parked(list(range(40)))
     assert evidence.judge(parked, [failure(parked, *range(40))], {}, is_last=True).broken is not None
+
+
+@pytest.fixture
+def of_run() -> OperatorEvidence:
+    return OperatorEvidence(everything_counts=False, completes_others=True)
+
+
+def test_broken_operator_of_a_run_that_has_written_is_a_broken_branch(of_run: OperatorEvidence) -> None:
+    one = emission(*range(100))
+    verdict = of_run.judge(one, [failure(one, 3), failure(one, *range(30))], {}, is_last=True, has_written=True)
+    assert exempt(one, verdict) == list(range(30))
+    [branch] = verdict.branches
+    assert (branch.operator, len(branch.roots)) == ("split", 30)
+    assert "completed other messages first" in str(branch.error)
+
+
+def test_broken_operator_without_a_written_row_ends_the_run(of_run: OperatorEvidence) -> None:
+    one = emission(*range(100))
+    assert of_run.judge(one, [failure(one, *range(30))], {}, is_last=False).broken is not None
+
+
+def test_rows_written_in_an_earlier_emission_leave_a_broken_branch(of_run: OperatorEvidence) -> None:
+    one, two = emission(1), emission(*range(10, 40), number=1)
+    of_run.judge(one, [], {}, is_last=False, has_written=True)
+    assert of_run.judge(two, [failure(two, *range(10, 40))], {}, is_last=False).broken is None
+
+
+def test_broken_branch_works_once_its_operator_has_processed_a_message(of_run: OperatorEvidence) -> None:
+    one, two = emission(*range(30)), emission(*range(30, 40), number=1)
+    of_run.judge(one, [failure(one, *range(30))], {}, is_last=False, has_written=True)
+    verdict = of_run.judge(two, [failure(two, 31)], processed(two, 35, 36), is_last=False)
+    assert (verdict.working, verdict.branches, exempt(two, verdict)) == (["split"], [], [])
+    assert of_run.judge(two, [], processed(two, 35), is_last=False).working == []
+
+
+def test_declared_failures_of_a_broken_branch_count(of_run: OperatorEvidence) -> None:
+    one = emission(*range(30))
+    both = [failure(one, *range(30)), failure(one, 5, reason=DECLARED, operator="check")]
+    verdict = of_run.judge(one, both, {}, is_last=False, has_written=True)
+    assert exempt(one, verdict) == [n for n in range(30) if n != 5]
+    assert len(verdict.branches[0].roots) == 29
