@@ -9,8 +9,17 @@ from acker_redis.ledger.outcomes.delivery import Delivery
 from acker_redis.ledger.shards import Shards
 from acker_redis.ledger.updates import Ledger
 from acker_redis.model.config import AckerConfig
-from acker_redis.store import completed_offsets, run_ends, run_ids, snapshot_numbers, stream_status, whole_letters
+from acker_redis.store import (
+    completed_offsets,
+    outages,
+    run_ends,
+    run_ids,
+    snapshot_numbers,
+    stream_status,
+    whole_letters,
+)
 from acker_redis.store.lane_leases import Lease
+from acker_redis.store.outages import Outage
 from acker_redis.store.payloads import Payloads
 from acker_redis.store.run_ends import End
 from acker_redis.store.topology_state import TopologyState
@@ -74,6 +83,10 @@ class App:
     def note_end(self, end: End, *, lane: int) -> None:
         """Store the end of a lane's run, or that it has begun."""
         run_ends.write(self.client, self.config.app, lane, end)
+
+    def write_outages(self, run_id: str, found: Sequence[Outage], *, lane: int) -> None:
+        """Store the outages that the run waits for that holds a lane; see `outages.write`."""
+        outages.write(self.client, self.config.app, lane, run_id, found)
 
     def turn(self, run_id: str, number: int) -> Turn:
         """Name a turn of a topology's run on Spark."""

@@ -89,6 +89,11 @@ def ends(app: str) -> str:
     return f"acker:{{{app}}}:ends"
 
 
+def outages(app: str) -> str:
+    """Key of the outages that spouts wait for: HASH, lane -> run and outages, as JSON."""
+    return f"acker:{{{app}}}:outages"
+
+
 def replays(app: str, spout_id: int) -> str:
     """Key of a spout's requested replays: ZSET, entry ids of dead letters by time of request."""
     return f"acker:{{{app}}}:replay:{spout_id}"

@@ -42,6 +42,25 @@ class UncountedEmission:
 
 
 @dataclass(frozen=True)
+class WaitingMessages:
+    """Messages of a run or a stream that wait for an operator or sink, because something that it needs is unreachable.
+
+    Attributes:
+        run_id: id of its run.
+        operator: name of the operator or sink; empty if it is unknown.
+        messages: number of messages.
+        since_ms: time of the first failure by the clock of the run's machine, in milliseconds since 1970.
+        error: its latest error.
+    """
+
+    run_id: str
+    operator: str
+    messages: int
+    since_ms: int
+    error: str
+
+
+@dataclass(frozen=True)
 class AppState:
     """State of an app, over all nodes that were asked.
 
@@ -69,6 +88,7 @@ class AppState:
         state_sizes: sizes of the state of topologies, by task. Without numbers of keys.
         kafka_partitions: progress of consumer groups of Kafka whose drivers ran within the last week, by group and partition.
         uncounted: emissions under way whose messages aren't counted yet. No other figure includes them.
+        outages: messages that wait for the end of an outage of something that their pipeline needs.
     """
 
     app: str
@@ -94,6 +114,7 @@ class AppState:
     state_sizes: list[TaskSize] = field(default_factory=list)
     kafka_partitions: list[KafkaPartition] = field(default_factory=list)
     uncounted: list[UncountedEmission] = field(default_factory=list)
+    outages: list[WaitingMessages] = field(default_factory=list)
 
     @property
     def healthy(self) -> bool:
@@ -277,6 +298,13 @@ def _merged(rows: Sequence[dict[str, Any]]) -> AppState:
             UncountedEmission(one["run_id"], round(one["emission"]), one["job"], round(one["since_ms"]))
             for row in rows
             for one in row.get("uncounted", ())
+        ],
+        outages=[
+            WaitingMessages(
+                one["run_id"], one["operator"], round(one["messages"]), round(one["since_ms"]), one["error"]
+            )
+            for row in rows
+            for one in row.get("outages", ())
         ],
     )
 

@@ -214,6 +214,14 @@ def _states(client: Client) -> Iterator[Finding]:
         text = "ok" if state.state == OK else f"{state.state}: {state.why}"
         advice = "" if state.state == OK else "docs/operate/on-call.md has a row for this state."
         yield Finding(state.app, "state", grade, text, advice)
+        for outage in state.outages:
+            place = repr(outage.operator) if outage.operator else "something unreachable"
+            yield Finding(
+                state.app, "outage", "warning",
+                f"run {outage.run_id} waits for {place} since {_utc(outage.since_ms)}, with {outage.messages} messages: "
+                f"{outage.error}",
+                "Bring it back. The messages go out again by themselves, and no attempt counts.",
+            )  # fmt: skip
         if state.dead_letters:
             yield Finding(
                 state.app, "dead letters", "warning", f"{state.dead_letters}",
@@ -249,8 +257,7 @@ def _settings(client: Client, app: str) -> Iterator[Finding]:
 
 def _run(app: str, lane: int, end: End) -> Finding:
     """Report how the last run of a lane ended."""
-    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(end.at_ms / 1000))
-    text = f"lane {lane}: run {end.run_id} {end.state}, {when}"
+    text = f"lane {lane}: run {end.run_id} {end.state}, {_utc(end.at_ms)}"
     if end.state == "failed":
         advice = (
             "Fix the error and start the program again. If it is not to run again: "
@@ -260,6 +267,10 @@ def _run(app: str, lane: int, end: End) -> Finding:
     if end.state == "interrupted":
         return Finding(app, "last run", "warning", text, "Start the program again. It processes the rest.")
     return Finding(app, "last run", "ok", text)
+
+
+def _utc(at_ms: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_ms / 1000))
 
 
 def _limit(app: str, pending: int, allowed: int) -> Finding:

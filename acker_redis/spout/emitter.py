@@ -83,6 +83,7 @@ class Emitter:
         self.emission: Emission | None = None
         self._outage_secs = math.inf if goes_on else outage_secs or DEFAULT_OUTAGE_SECS
         self._outage: BaseException | None = None
+        self._out_for: BaseException | None = None
         self._emit = emit
         self._outages = Outages(log)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="acker-emit")
@@ -90,7 +91,7 @@ class Emitter:
         self._failed: BaseException | None = None
         self._repeats = self._broken_off = self._waits = 0
         self._out_since: float | None = None
-        self._waited = 0.0
+        self._waited = self._out_last = 0.0
         self._succeeded = self._stack_logged = False
         self._not_before = float("-inf")
         self._pauses = Backoff(base=BROKEN_BASE_SECS, cap=BACKOFF_CAP_SECS)
@@ -152,7 +153,7 @@ class Emitter:
         self._repeats = self._broken_off = self._waits = 0
         if self._out_since is not None:
             log.warning("outage over, pipeline resumed outage_secs=%.0f", time.monotonic() - self._out_since)
-        self._out_since = self._outage = None
+        self._out_since = self._outage = self._out_for = None
         self._succeeded = True
         self._outages.up()
 
@@ -212,6 +213,12 @@ class Emitter:
             raise error
 
     @property
+    def outage(self) -> tuple[float, float, BaseException] | None:
+        """Times of the first and the latest emission that ended for an outage, as `time.monotonic`, and its error."""
+        since, error = self._out_since, self._out_for
+        return None if since is None or error is None else (since, self._out_last, error)
+
+    @property
     def is_overdue(self) -> bool:
         """Return True if no emission has succeeded for `outage_secs` of delays."""
         return self._outage is not None
@@ -234,6 +241,7 @@ class Emitter:
         if self._out_since is None:
             self._out_since, self._waited = now, 0.0
             log.warning("outage, pipeline is waiting max_wait_secs=%.0f error=%s", self._outage_secs, error)
+        self._out_for, self._out_last = error, now
         if self._waited > self._outage_secs:
             self._outage = error
         self._waits += 1

@@ -21,6 +21,7 @@ from acker_redis.spout.spout import Spout
 from acker_redis.spout.state import SpoutCounts
 from acker_redis.spout.waiting import FAILED_JOBS
 from acker_redis.spout.watchdog import Watchdog
+from acker_redis.store.outages import Outage
 from acker_redis.store.run_ends import End
 
 log = logging.getLogger("acker_redis.spout")
@@ -42,6 +43,9 @@ _HELD_SECS = 60.0
 
 _REPLAYS_SECS = 1.0
 """Interval between two searches for dead letters to replay."""
+
+_NOTE_SECS = 5.0
+"""Shortest interval between two notes of outages in Redis."""
 
 _WARN_SECS = 1.0
 """Delay after which a run that ends with an error logs that it waits for its emission."""
@@ -71,7 +75,8 @@ class SpoutLoop:
         self._has_begun = False
         self._quiet_secs = _LOST_AFTER_TIMEOUTS * spout.acker.config.message_timeout_secs
         self._quiet_since = time.monotonic()
-        self._replays_at = self._pause_at = self._limit_at = self._held_at = float("-inf")
+        self._replays_at = self._pause_at = self._limit_at = self._held_at = self._noted_at = float("-inf")
+        self._noted: list[Outage] | None = None
         self._is_paused = False
         self._limit: int | None = None
         self._ask_now = self._vanished = False
@@ -195,6 +200,28 @@ class SpoutLoop:
         self._collect()  # again: the next step may have nothing to wait for
         self._look_at_sent()
         self._look_at_the_rest()
+        self._note_outages()
+
+    @property
+    def outages(self) -> list[Outage]:
+        """Outages that messages wait for, the longest first. Thread-safe."""
+        outages = self._state.outages.outages()
+        if not outages and (found := self._emitter.outage) is not None:
+            since, last, error = found
+            epoch_secs = time.time() - time.monotonic()
+            text = f"{type(error).__name__}: {error}".partition("\n")[0]
+            outages = [Outage("", self._state.left, since + epoch_secs, last + epoch_secs, text)]
+        return outages
+
+    def _note_outages(self) -> None:
+        """Note outages in Redis for people on call, once they change, and at most every five seconds."""
+        if time.monotonic() - self._noted_at < _NOTE_SECS:
+            return
+        self._noted_at, outages = time.monotonic(), self.outages
+        if outages != self._noted:
+            spout = self._spout
+            self._outages.wait_for(lambda: app_of(spout.acker).write_outages(spout.run_id, outages, lane=spout.lane))
+            self._noted = outages
 
     def _take_lane(self) -> None:
         """Acquire the lane if this run doesn't hold it, and look for roots that the previous run left there."""

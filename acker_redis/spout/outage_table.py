@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from acker_redis.model.arrays import FloatArray, Int64Array
 from acker_redis.spout.in_flight import Mask
+from acker_redis.store.outages import Outage
 
 FEW = 20
 """Waiting messages below which the emission in which they first failed shows that their operator works.
@@ -73,24 +74,6 @@ class OutageRows:
         """Return the rows of both, which have no message in common."""
         columns = [np.concatenate(pair) for pair in zip(self.columns, other.columns, strict=True)]
         return OutageRows(*columns)[np.argsort(columns[0], kind="stable")]
-
-
-class Outage(NamedTuple):
-    """An operator or sink through which no row gets.
-
-    Attributes:
-        operator: its name; empty if it is unknown.
-        messages: number of messages that wait for it.
-        since_secs: time of the first failure, in seconds since 1970.
-        last_secs: time of the latest failure.
-        error: latest error; empty if it is unknown.
-    """
-
-    operator: str
-    messages: int
-    since_secs: float
-    last_secs: float
-    error: str
 
 
 class _Passed(NamedTuple):

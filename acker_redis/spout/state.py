@@ -16,12 +16,13 @@ from acker_redis.model.arrays import FloatArray, Int64Array
 from acker_redis.model.roots import root_ids
 from acker_redis.spout.in_flight import Attempts, Emission, InFlight, Mask, Sent, in_order, merged
 from acker_redis.spout.marks import AsideMark, BackMark, Marks, OutageMark, PassedMark, PoisonMark
-from acker_redis.spout.outage_table import Outage, OutageTable
+from acker_redis.spout.outage_table import OutageTable
 from acker_redis.spout.poison_search import PARTS
 from acker_redis.spout.retry import RetryPolicy, Verdict
 from acker_redis.spout.waiting import FAILED_JOBS, Waiting
 from acker_redis.spout.withdrawn import Withdrawn
 from acker_redis.store.dead_letter import DeadLetter
+from acker_redis.store.outages import Outage
 
 Cause: TypeAlias = tuple[str, str | None]
 """Reason of an attempt that did not succeed, as in dead letters, and the last component that touched it."""

@@ -39,6 +39,28 @@ local function uncounted_among(app)
   return uncounted
 end
 
+-- Outages that spouts wait for, by lane. A lane that nobody holds has none: its process has died, or is over.
+local function outages_among(app)
+  local prefix, lanes, found = 'acker:{' .. app.name .. '}:', {}, {}
+  if (tonumber(ask('HLEN', prefix .. 'outages') or 0) or 0) == 0 then return found end
+  for lane, text in pairs(as_table(ask('HGETALL', prefix .. 'outages') or {})) do
+    local is_json, noted = pcall(cjson.decode, text)
+    if is_json and type(noted) == 'table' and type(noted.outages) == 'table' and ask('EXISTS', prefix .. 'lane:' .. lane) == 1 then
+      lanes[#lanes + 1] = {number = tonumber(lane) or -1, noted = noted}
+    end
+  end
+  table.sort(lanes, function(a, b) return a.number < b.number end)
+  for _, lane in ipairs(lanes) do
+    for _, outage in ipairs(lane.noted.outages) do
+      found[#found + 1] = {
+        run_id = clean(lane.noted.run_id), operator = clean(outage.operator), messages = tonumber(outage.messages) or 0,
+        since_ms = tonumber(outage.since_ms) or 0, error = clean(outage.error),
+      }
+    end
+  end
+  return found
+end
+
 local MOST_TOPOLOGIES = 50
 
 -- Topologies that ran within the last week, by name: their counts, also as JSON, and whether the run holds its lane. A run that

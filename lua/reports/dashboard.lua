@@ -211,6 +211,7 @@ local function look_at(app)
   app.ends = ends_of(app)
   app.failed_runs = failed_among(app.ends)
   app.uncounted = uncounted_among(app)
+  app.outages = outages_among(app)
   app.memory = memory_of(app)
   local some = some_of(app, CALLS / SHARDS_SAMPLED)
   app.sample = sample_pending(app, BLOCKS / #apps, math.max(4, math.min(64, ROOTS / #apps / math.max(1, #some))), some)
@@ -249,6 +250,11 @@ local function explain(app, lines)
   for _, begun in ipairs(app.uncounted) do
     wrapped(string.format('%s run %s: emission %d since %s, for %s, jobs %s, messages not counted yet', app.name, begun.run, begun.emission,
       clock(begun.at), duration(NOW - begun.at), begun.job), lines)
+  end
+  for _, outage in ipairs(app.outages) do
+    local place = outage.operator ~= '' and outage.operator or 'something unreachable'
+    wrapped(string.format('%s run %s waits for %s since %s, for %s, with %d messages: %s', app.name, outage.run_id, place,
+      clock(outage.since_ms), duration(NOW - outage.since_ms), outage.messages, outage.error), lines)
   end
   if app.sample.count > 0 and (app.state == 'HANGS' or names[1]) then
     local oldest = app.sample.oldest
@@ -436,6 +442,7 @@ if words['--json'] then
       topologies = #topologies > 0 and topologies or nil, state_sizes = state_sizes_of(app),
       kafka_partitions = #partitions > 0 and partitions or nil,
       uncounted = #uncounted > 0 and uncounted or nil,
+      outages = #app.outages > 0 and app.outages or nil,
     }
   end
   return cjson.encode({address = facts.address, used_bytes = facts.used, maxmemory_bytes = facts.most, is_whole = is_whole,

@@ -17,10 +17,13 @@ from acker_redis import Acker, AckerConfig
 from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.client import function_library, scripts
+from acker_redis.model import keys
 from acker_redis.ops.acl import Role
+from acker_redis.ops.dashboard import WaitingMessages, app_states
 from acker_redis.store import topology_counts
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.store.kafka_progress import KafkaProgress
+from acker_redis.store.outages import Outage
 from acker_redis.store.run_ends import End
 from acker_redis.store.topology_counts import Counts
 from acker_redis.testing import wait_until
@@ -655,6 +658,25 @@ def test_dashboard_of_many_buckets_and_lanes_makes_bounded_calls(url: str, raw: 
     assert found["pending"] == 1000
     assert memory / 3 < found["memory_bytes"] < memory * 3
     assert sum(stat["calls"] for stat in raw.info("commandstats").values()) < 12_000
+
+
+def test_dashboard_names_outages_while_their_lane_is_held(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    app = app_of(make("orders"))
+    refused = "ConnectionRefusedError: [Errno 111] Connection refused"
+    app.write_outages("run-1", [Outage("store", 30, 1000.0, 1060.0, refused), Outage("", 2, 1.0, 1.0, "")], lane=0)
+    raw.hset(keys.outages("orders"), "1", "nonsense")
+    assert "run-1" not in report(real_url, "dashboard")
+    for lane in (0, 1):
+        raw.set(f"acker:{{orders}}:lane:{lane}", "run-1 host:1")
+    for arguments in ((), ("orders",)):
+        shown = " ".join(report(real_url, "dashboard", *arguments).split())
+        assert "orders run run-1 waits for store since 00:16:40Z, for " in shown
+        assert f", with 30 messages: {refused}" in shown
+        assert "waits for something unreachable since" in shown
+    (state,) = app_states(app.client)
+    assert state.outages[0] == WaitingMessages("run-1", "store", 30, 1_000_000, refused)
+    app.write_outages("run-1", [], lane=0)
+    assert app_states(app.client)[0].outages == []
 
 
 def test_dashboard_shows_emissions_without_a_count_while_their_lane_is_held(

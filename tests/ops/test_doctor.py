@@ -17,6 +17,7 @@ from acker_redis.client.client import Client
 from acker_redis.ops.dashboard import app_states
 from acker_redis.ops.doctor import Finding, _clocks, _server, examine
 from acker_redis.store.dead_letter import DeadLetter
+from acker_redis.store.outages import Outage
 from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server
 from tests.support.servers import REAL_NAMES, REDIS62
@@ -103,6 +104,17 @@ def test_conflicting_settings_are_bad(server: Server, acker: Acker) -> None:
     with redis.Redis.from_url(server.url) as raw:
         spoil_settings(raw)
     assert "other settings than those in its config key" in found_on(server)["orders", "settings"].text
+
+
+def test_outage_that_a_run_waits_for_is_a_warning(server: Server, acker: Acker) -> None:
+    app_of(acker).write_outages("run-1", [Outage("store", 30, 1000.0, 1060.0, "no route")], lane=0)
+    with redis.Redis.from_url(server.url) as raw:
+        raw.set("acker:{orders}:lane:0", "run-1 host:1")
+    finding = found_on(server)["orders", "outage"]
+    assert (finding.grade, finding.text) == (
+        "warning", "run run-1 waits for 'store' since 1970-01-01T00:16:40Z, with 30 messages: no route",
+    )  # fmt: skip
+    assert finding.advice
 
 
 def test_risky_configuration_is_a_warning(

@@ -1,5 +1,6 @@
 """The spout's run: emissions that fail, outages that it waits for, roots that a server lost, and errors raised at once."""
 
+import json
 import logging
 from itertools import chain
 from threading import Event
@@ -23,6 +24,8 @@ from acker_redis import (
 )
 from acker_redis.acker import app_of
 from acker_redis.client.backoff import Backoff
+from acker_redis.client.replies import as_dict
+from acker_redis.model import keys
 from acker_redis.spout import emitter
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.loop import SpoutLoop, run_spout
@@ -147,6 +150,30 @@ def test_outage_of_other_service_is_awaited_and_costs_no_attempt(
     assert (made.counts.dead_lettered, max(clock.pauses)) == (0, 30)
     assert caplog.text.count("outage, pipeline is waiting max_wait_secs=600") == 1
     assert caplog.text.count("outage over, pipeline resumed") == 1
+
+
+def test_outage_is_noted_for_people_on_call_until_it_is_over(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acker_redis.spout.loop._NOTE_SECS", 0.0)
+    acker = fake_acker()
+    made, key = spout(acker), keys.outages(acker.config.app)
+    noted = list[dict[bytes, bytes]]()
+
+    def emit(emission: Emission) -> None:
+        (fields,) = app_of(acker).client.pipeline([("HGETALL", key)])
+        noted.append(as_dict(fields))
+        if emission.number < 3:
+            raise ConnectionRefusedError("no metastore")
+        acker.init_many(emission.roots, np.zeros(len(emission.roots), np.int64), 0)
+
+    with SpoutLoop(made, emit) as loop:
+        while not made.done:
+            loop.step(block_ms=1)
+        loop.step(block_ms=1)
+        assert loop.outages == []
+    (outage,) = json.loads(noted[-1][b"0"])["outages"]
+    assert (outage["operator"], outage["messages"]) == ("", 3)
+    assert outage["error"] == "ConnectionRefusedError: no metastore"
+    assert app_of(acker).client.pipeline([("EXISTS", key)]) == [0]
 
 
 def test_an_outage_that_lasts_for_ten_minutes_ends_the_run(clock: Clock) -> None:

@@ -259,6 +259,7 @@ class TrackedQuery:
             completed_offsets=dict(self._offsets.values),
             is_full=self._states.state is QueryState.BATCH_FULL,
             commit_problem=None if self._group is None else self._group.problem,
+            outages=tuple(self._loop.outages),
             error=None if self.error is None else f"{type(self.error).__name__}: {line_of(self.error)}",
         )
 

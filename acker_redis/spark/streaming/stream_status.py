@@ -1,11 +1,12 @@
 """Status of a stream, and its form in Redis."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from acker_redis.spout.state import Cause, SpoutCounts
+from acker_redis.store.outages import Outage
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class StreamStatus:
             no group.
         is_full: whether a micro-batch waits because more than `max_parked` messages are not done, or `max_spout_pending` are
             in flight.
+        outages: operators and sinks that messages wait for, because something is unreachable; the longest outage first.
         error: error that ended the stream, in one line. The next micro-batch or `drain` raises it. None: no error.
     """
 
@@ -38,6 +40,7 @@ class StreamStatus:
     completed_offsets: Mapping[str, int] = field(default_factory=dict)
     is_full: bool = False
     commit_problem: str | None = None
+    outages: Sequence[Outage] = ()
     error: str | None = None
 
 
@@ -52,7 +55,8 @@ def from_json(text: str) -> StreamStatus:
     values = json.loads(text)
     counts = SpoutCounts(**_known(SpoutCounts, values["counts"]))
     parked = {(reason, component): number for reason, component, number in values["parked"]}
-    return StreamStatus(**_known(StreamStatus, values) | {"counts": counts, "parked": parked})
+    outages = tuple(Outage(*row) for row in values.get("outages", ()))
+    return StreamStatus(**_known(StreamStatus, values) | {"counts": counts, "parked": parked, "outages": outages})
 
 
 def _known(kind: type[SpoutCounts | StreamStatus], values: dict[str, Any]) -> dict[str, Any]:

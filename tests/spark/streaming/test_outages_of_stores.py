@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 
 from acker_redis import Acker, RetryPolicy
 from acker_redis.spark import Tracker
+from acker_redis.spark.streaming.stream_status import from_json, to_json
 from tests.spark.runs.test_outages import dead_url, insert, look_up
 from tests.spark.streaming.test_streams import acker, give, handler_of, parked, start
 from tests.support.stores import Store
@@ -52,7 +53,12 @@ def test_store_that_stays_away_parks_messages_until_it_is_back_after_a_restart(
     with Store() as store:
         with handler_of(acker, tmp_path, reaching(store.port, where), retry=SHORT) as handler:
             start(spark, tmp_path, handler).awaitTermination()
-            assert handler.status().counts.acked == 0
+            status = handler.status()
+            (outage,) = status.outages
+            assert (outage.operator, outage.messages) == ("" if where == "raise" else "store", 4)
+            assert "Connection refused" in outage.error
+            assert from_json(to_json(status)) == status
+            assert status.counts.acked == 0
         assert parked(tmp_path) == [0, 1, 2, 3]
         store.open()
         give(tmp_path, range(4, 6))
