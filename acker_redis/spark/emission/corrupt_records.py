@@ -1,16 +1,22 @@
 """Fail unreadable records from `read_files` before the pipeline sees them."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis.errors import PipelineError
+from acker_redis.spark.operators import rows
+from acker_redis.spark.proof import metrics
+from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.sources import file_formats
 from acker_redis.spark.sources.file_formats import CORRUPT
 from acker_redis.spark.sources.files import FILE, READ_AS, READ_FROM, ROW
-from acker_redis.spark.tracker import Tracker
 from acker_redis.spark.worker.failures import REASON_CHARS
+
+READ_FILES = "read_files"
+"""Name of the operator."""
 
 _PATH_CHARS = 120
 """Longest part of a path in a failure reason. Only its end is quoted, which leaves room for the record."""
@@ -37,14 +43,18 @@ def check_corrupt_records(messages: DataFrame) -> None:
         )
 
 
-def fail_corrupt_records(tracker: Tracker, tracked: DataFrame) -> DataFrame:
-    """Fail unreadable messages without retry.
+def fail_corrupt_records(proof: Proof, tracked: DataFrame) -> DataFrame:
+    """Fail unreadable messages without retry, once another one has shown that records can be read.
 
     The dead letter's detail names the file, the row and the beginning of the record: the message id is a hash and would
     not lead to the record.
     """
-    reason = F.expr(reason_in_sql(tracked.columns))
-    return tracker.fail_where(tracked, f"{CORRUPT} IS NOT NULL", reason, retry=False, name="read_files")
+    reads = partial(metrics.read_failed, retry=False, is_expected=False)
+    equation = proof.equation_of(tracked, READ_FILES)
+    node = proof.add_operator(READ_FILES, READ_FILES, [equation.node])
+    meter = proof.add_meter(node, reads)
+    reason, remaining = F.expr(reason_in_sql(tracked.columns)), equation.without(meter, node.name)
+    return rows.without_failed(tracked, f"{CORRUPT} IS NOT NULL", reason, meter, remaining, proof.know_ids())
 
 
 def reason_in_sql(columns: Sequence[str]) -> str:

@@ -7,14 +7,16 @@ of that branch aside, and completes the others before it ends.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from acker_redis.errors import AckerError, OperatorBrokenError
 from acker_redis.model.arrays import Int64Array
+from acker_redis.spark.emission.corrupt_records import READ_FILES
 from acker_redis.spark.proof.metrics import Processed
-from acker_redis.spark.worker.failures import Failure
+from acker_redis.spark.worker.failures import Failure, Reason
 from acker_redis.spout.in_flight import Emission, Mask
 
 MANY_FAILED = 20
@@ -118,7 +120,7 @@ class OperatorEvidence:
             self._note(operator, set(by_root.messages_of(np.array(sorted(rows.roots), np.int64)).tolist()))
         working = sorted(self._branches & self._processed_by.keys())
         self._branches.difference_update(working)
-        counted, doubtful, texts = [none], dict[str, list[Int64Array]](), dict[str, str]()
+        counted, doubtful, reasons = [none], dict[str, list[Int64Array]](), dict[str, Reason]()
         for failure in failed:
             counted.append(_together(packed for reason, packed in failure.reasons.items() if reason.is_expected))
             unexpected = {reason: packed for reason, packed in failure.reasons.items() if not reason.is_expected}
@@ -128,14 +130,14 @@ class OperatorEvidence:
                 is_doubtful = self._is_doubtful(failure.component, messages)
                 fresh = set(messages[is_doubtful].tolist()) - self._parked
                 self._failed.setdefault(failure.component, set()).update(fresh)
-                texts.setdefault(failure.component, next(iter(unexpected)).text)
+                reasons.setdefault(failure.component, next(iter(unexpected)))
                 doubtful.setdefault(failure.component, []).append(roots[is_doubtful])
                 counted.append(roots[~is_doubtful])
         broken = [
             operator for operator, parts in doubtful.items() if any(map(len, parts)) and self._is_broken(operator)
         ]
         errors = {
-            operator: _broken(operator, len(self._failed[operator]), texts[operator], is_branch=self._is_branch)
+            operator: _broken(operator, len(self._failed[operator]), reasons[operator], is_branch=self._is_branch)
             for operator in broken
         }
         if broken and not self._is_branch:
@@ -172,6 +174,26 @@ class OperatorEvidence:
         return operator not in self._processed_by and len(self._failed[operator]) >= self._max_failed
 
 
+def with_retries(failed: Sequence[Failure], doubtful: Int64Array) -> list[Failure]:
+    """Return the failures with a retry for unreadable records that may be good ones of a wrong schema.
+
+    Args:
+        failed: failures of an emission.
+        doubtful: roots whose failure doesn't count (`Verdict.exempt`).
+    """
+
+    def of(reason: Reason, packed: bytes) -> Reason:
+        is_final = reason.retry or reason.is_expected or not np.isin(np.frombuffer(packed, np.int64), doubtful).any()
+        return reason if is_final else reason._replace(retry=True)
+
+    if not len(doubtful):
+        return list(failed)
+    return [
+        replace(failure, reasons={of(reason, packed): packed for reason, packed in failure.reasons.items()})
+        for failure in failed
+    ]
+
+
 class MessagesByRoot:
     """Look up the messages of one emission by root."""
 
@@ -190,11 +212,17 @@ def _together(packed: Iterable[bytes]) -> Int64Array:
     return np.unique(np.concatenate([np.array([], np.int64), *(np.frombuffer(roots, np.int64) for roots in packed)]))
 
 
-def _broken(operator: str, count: int, text: str, *, is_branch: bool) -> OperatorBrokenError:
+def _broken(operator: str, count: int, reason: Reason, *, is_branch: bool) -> OperatorBrokenError:
     done = "nothing was dead-lettered for it, and the run completed other messages first" if is_branch else (
         "nothing was dead-lettered"
     )  # fmt: skip
+    if operator == READ_FILES and not reason.retry:
+        return OperatorBrokenError(
+            f"{count} records of {operator} can't be read, and no record could be. Its schema is probably wrong, so {done}. "
+            "Correct it and run again. If the records are really bad, set stop_if_all_fail=False. One of them: "
+            f"{reason.text}"
+        )
     return OperatorBrokenError(
-        f"{count} messages failed in {operator!r}, which has not processed any message ({text}). The operator is probably "
-        f"broken, so {done}. Fix it and run again. If the messages are really bad, set stop_if_all_fail=False."
+        f"{count} messages failed in {operator!r}, which has not processed any message ({reason.text}). The operator is "
+        f"probably broken, so {done}. Fix it and run again. If the messages are really bad, set stop_if_all_fail=False."
     )

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import LongType, StructField, StructType
 
 from acker_redis.errors import PipelineError
 from acker_redis.model.arrays import Int64Array
@@ -188,7 +188,13 @@ class RunMessages:
         missing = set(self.frame.columns) - set(fetched.columns)
         if missing:
             raise PipelineError(f"fetch returned messages without the columns {sorted(missing)}. Return all columns.")
-        return fetched.select(*(F.col(arguments.quoted(name)) for name in self.frame.columns))
+        return fetched.select(*(_like(field) for field in self.frame.schema.fields))
+
+
+def _like(field: StructField) -> Column:
+    """Build a fetched column with the metadata of the source, by which unreadable records of `read_files` are known."""
+    column = F.col(arguments.quoted(field.name))
+    return column.alias(field.name, metadata=field.metadata) if field.metadata else column
 
 
 def among(frame: DataFrame, column: str, ids: Int64Array, more: Mapping[str, Int64Array] | None = None) -> DataFrame:

@@ -25,7 +25,7 @@ from acker_redis.errors import (
 )
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.emission.corrupt_records import fail_corrupt_records, has_corrupt_records
-from acker_redis.spark.emission.evidence import OperatorEvidence, Verdict
+from acker_redis.spark.emission.evidence import OperatorEvidence, Verdict, with_retries
 from acker_redis.spark.emission.late_messages import LateMessages
 from acker_redis.spark.emission.outages import mark_outages, without_outages
 from acker_redis.spark.emission.roots import EmissionRoots, counts_of, salts, shares_of
@@ -208,6 +208,7 @@ class EmissionRunner:
                 for branch in verdict.branches:
                     spout.marks.set_aside(branch.roots, branch.operator, branch.error)
                 mark_outages(spout.marks, emission, failed, at_fault, proof.processed)
+                failed = with_retries(failed, verdict.exempt)
                 proof.check_none_late()
                 if self.whole_output is None:
                     roots.complete(failed)
@@ -262,7 +263,7 @@ class EmissionRunner:
             if isinstance(under_way, LateMessages):
                 tracked = under_way.metered(tracked, self.id_column, proof)
             if has_corrupt_records(messages):
-                tracked = fail_corrupt_records(tracker, tracked)
+                tracked = fail_corrupt_records(proof, tracked)
             try:
                 try:
                     self.pipeline(tracker, tracked if self.shown_id is None else tracked.drop(self.id_column))

@@ -252,8 +252,10 @@ def meter_failed(frame: DataFrame, fails: str, text: str, meter: str, *, texts: 
     return _observed(frame, meter, sums)
 
 
-def read_failed(metrics: Metrics, meter: str, operator: str, *, retry: bool) -> Removed | None:
-    """Read the result of `meter_failed`; None: its sums contradict each other. `retry`: the messages are emitted again."""
+def read_failed(
+    metrics: Metrics, meter: str, operator: str, *, retry: bool, is_expected: bool = True
+) -> Removed | None:
+    """Read the result of `meter_failed`; None: its sums contradict each other. The rest is as for `Reason`."""
     sums = metrics[meter]
     failed = _counted(sums, "failed_")
     listed, count = _pairs(sums["failed"]), sums["roots"] or 0
@@ -268,7 +270,7 @@ def read_failed(metrics: Metrics, meter: str, operator: str, *, retry: bool) -> 
                 of_reason.add(int(root))
     except ValueError:
         return None
-    reasons = {Reason(text, retry): np.array(sorted(of), np.int64).tobytes() for text, of in roots.items()}
+    reasons = {Reason(text, retry, is_expected): np.array(sorted(of), np.int64).tobytes() for text, of in roots.items()}
     left_out = count - len(listed)
     failures = [Failure(operator, failed.rows, reasons, sums["rootless"], left_out)] if failed.rows else []
     return Removed(Counted(0, 0), failed, failures, Processed(sums["stayed"]))

@@ -135,7 +135,7 @@ def check_pipeline(
                 equation = Equation(key, proof.add_operator("spout", "spout", []).name)
                 tracked = tracking.tracked(frame, column, of_emission, equation)
                 try:
-                    pipeline(tracker, fail_corrupt_records(tracker, tracked) if has_corrupt_records(frame) else tracked)
+                    pipeline(tracker, fail_corrupt_records(proof, tracked) if has_corrupt_records(frame) else tracked)
                 finally:
                     proof.wait_for_actions()
                 proof.check_covered()

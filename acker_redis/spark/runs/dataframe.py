@@ -110,7 +110,8 @@ def run_tracked(
             pipeline doesn't declare, in an operator that has processed none. With `by_message`, the run completes all other
             messages first if a sink has got rows. False: such exceptions count as attempts from the first one, as they do
             if the source has fewer than 20 messages. It is also whether to end with an error, and to dead-letter no message
-            for failed jobs, if no message has come through in this run.
+            for failed jobs, if no message has come through in this run. Records of `read_files` that can't be read count as
+            messages that failed with such an exception.
         dead_letter_bytes: longest message that a dead letter keeps as JSON, in bytes, at most 1 MiB; 0: only its id.
         max_spout_pending: limit on messages in flight. None: no limit.
         emit_timeout_secs: time after which the jobs of an emission are cancelled, in seconds. The emission is then retried

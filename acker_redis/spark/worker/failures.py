@@ -47,7 +47,8 @@ class Reason(NamedTuple):
         text: reason, for people to read.
         retry: whether to emit its message again.
         is_expected: whether the pipeline failed the row on purpose, or a service could not be reached. Any other reason may be
-            a mistake in the pipeline, and counts only once the operator has processed other rows.
+            a mistake in the pipeline, and counts only once the operator has processed other rows. So may an unreadable record
+            of `read_files`, whose schema may be wrong. It is the only such reason without a retry.
         is_outage: whether a service could not be reached, so that it is no attempt (`RetryPolicy.outage_secs`).
     """
 

@@ -16,7 +16,15 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMessage
 
-from acker_redis import Acker, AckerError, BadConfigError, NotAcceptedError, PipelineError, RowFailedError
+from acker_redis import (
+    Acker,
+    AckerError,
+    BadConfigError,
+    NotAcceptedError,
+    OperatorBrokenError,
+    PipelineError,
+    RowFailedError,
+)
 from acker_redis.spark import MessageIds, Pipeline, ReplayFrom, Tracker, read_dead_letters, read_files, run_tracked
 from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spout.offset_file import OffsetFile
@@ -157,8 +165,11 @@ def test_whole_output_with_a_wrong_schema_keeps_existing_output(case: MakeCase, 
     def pipeline(tracker: Tracker, rows: DataFrame) -> None:
         tracker.write(rows, over(run))
 
-    with pytest.raises(NotAcceptedError, match="All 50 messages are dead letters"):
+    with pytest.raises(OperatorBrokenError, match="50 records of read_files can't be read"):
         run_tracked(orders, pipeline, acker=run.acker, output="whole", retry=retry)
+    assert run.acker.dead_letters.count() == 0
+    with pytest.raises(NotAcceptedError, match="All 50 messages are dead letters"):
+        run_tracked(orders, pipeline, acker=run.acker, output="whole", retry=retry, stop_if_all_fail=False)
     assert run.written() == [(9,)]
 
 
