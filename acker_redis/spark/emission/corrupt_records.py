@@ -34,7 +34,7 @@ def check_corrupt_records(messages: DataFrame) -> None:
         PipelineError: the column is missing.
     """
     marks = [field.metadata for field in messages.schema.fields if READ_FROM in field.metadata]
-    formats = [mark[READ_AS] for mark in marks if file_formats.is_parsed(mark.get(READ_AS))]
+    formats = [mark[READ_AS] for mark in marks if file_formats.marks_corrupt(mark.get(READ_AS))]
     if formats and all(READ_AS in mark for mark in marks):
         raise PipelineError(
             f"Messages from read_files ({formats[0]}) are missing the column {CORRUPT!r}. Without it, unreadable records "

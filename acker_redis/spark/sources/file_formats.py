@@ -1,7 +1,8 @@
 """Readers of files as record batches. A damaged file raises an error with its name.
 
-Text, JSON and CSV are only split into records here, and Spark parses them (see `parsing`). Records that Spark would
-change, or accept although they are malformed, are in the column `CORRUPT` instead of `RECORD`.
+JSON and CSV are only split into records here, and Spark parses them (see `parsing`). Records that Spark would change, or
+accept although they are malformed, are in the column `CORRUPT` instead of `RECORD`. So are lines of text that aren't UTF-8,
+instead of `value`.
 """
 
 import csv
@@ -24,12 +25,13 @@ from acker_redis.spark.sources.ambiguous_json import AmbiguityCheck, is_object
 Format: TypeAlias = Literal["text", "json", "csv", "parquet"]
 
 CORRUPT = "_corrupt_record"
-"""Last column of JSON and CSV: the text of an unreadable record, null for all others. The name is Spark's."""
+"""Last column of text, JSON and CSV: the text of an unreadable record, null for all others. The name is Spark's."""
 
 RECORD = "record"
 """Column with the text of a record to parse; null if it is unreadable and CORRUPT has it."""
 
 TEXT = pa.schema([("value", pa.string())])
+LINES = pa.schema([*TEXT, (CORRUPT, pa.string())])
 RECORDS = pa.schema([(RECORD, pa.string()), (CORRUPT, pa.string())])
 
 _COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
@@ -47,8 +49,13 @@ _ENDS = "\r\n"
 
 
 def is_parsed(file_format: Format | None) -> bool:
-    """Return True if Spark parses the records of a format, so rows have the column CORRUPT."""
+    """Return True if Spark parses the records of a format."""
     return file_format in ("json", "csv")
+
+
+def marks_corrupt(file_format: Format | None) -> bool:
+    """Return True if rows of a format have the column CORRUPT."""
+    return file_format == "text" or is_parsed(file_format)
 
 
 def read_json(system: pa.fs.FileSystem, path: str, check: AmbiguityCheck) -> Iterator[pa.RecordBatch]:
@@ -97,6 +104,8 @@ def read_csv(
 
 def read(system: pa.fs.FileSystem, path: str, file_format: Format, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Read the rows of a text or Parquet file, with the columns of `schema`.
+
+    A line that isn't UTF-8 is in the column CORRUPT of text, and its `value` is null.
 
     Raises:
         BadConfigError: the file is damaged, or lacks a column.
@@ -225,10 +234,10 @@ def _texts(lines: Sequence[bytes]) -> tuple[pa.StringArray, pa.BooleanArray]:
     return pc.ascii_rtrim(texts, characters=_ENDS), is_text
 
 
-def _records(texts: pa.StringArray, is_wrong: pa.BooleanArray) -> Iterator[pa.RecordBatch]:
+def _records(texts: pa.StringArray, is_wrong: pa.BooleanArray, schema: pa.Schema = RECORDS) -> Iterator[pa.RecordBatch]:
     nothing = pa.scalar(None, pa.string())
     columns = [pc.if_else(is_wrong, nothing, texts), pc.if_else(is_wrong, texts, nothing)]
-    yield from _sliced(pa.RecordBatch.from_arrays(columns, schema=RECORDS))
+    yield from _sliced(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
 def _sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -239,7 +248,8 @@ def _sliced(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 def _text(system: pa.fs.FileSystem, path: str) -> Iterator[pa.RecordBatch]:
     with _open(system, path) as stream:
         while lines := stream.readlines(_BLOCK_BYTES):
-            yield from _sliced(pa.RecordBatch.from_arrays([_texts(lines)[0]], schema=TEXT))
+            texts, is_text = _texts(lines)
+            yield from _records(texts, pc.invert(is_text), LINES)
 
 
 def _parquet(system: pa.fs.FileSystem, path: str) -> Iterator[pa.RecordBatch]:

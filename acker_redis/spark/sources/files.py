@@ -49,12 +49,12 @@ def read_files(
     read from its first record (`on_replaced="read_again"`). It is recognised by the number of its records, and by the first
     and the last record that was done, as long as the columns `file` and `row` are passed on unchanged.
 
-    A JSON or CSV record that can't be read exactly, or has a value that doesn't fit its column, becomes a row of nulls. Its
-    text is in the last column, `_corrupt_record`, which is null in all other rows. `run_tracked` fails such rows before the
-    pipeline gets them, so they are dead letters at once. If 20 records can't be read, and none could in this run, the schema
-    is probably wrong: the run ends with `OperatorBrokenError` and dead-letters none (see its `stop_if_all_fail`). Rename the
-    column to handle such rows yourself. Keep the column in every `select` before `run_tracked`, which otherwise refuses the
-    frame: such rows would pass for rows of nulls. The pipeline may drop it.
+    A line that isn't UTF-8 becomes a row of nulls, and so does a JSON or CSV record that can't be read exactly, or has a value
+    that doesn't fit its column. Its text is in the last column, `_corrupt_record`, which is null in all other rows.
+    `run_tracked` fails such rows before the pipeline gets them, so they are dead letters at once. If 20 records can't be read,
+    and none could in this run, the schema is probably wrong: the run ends with `OperatorBrokenError` and dead-letters none (see
+    its `stop_if_all_fail`). Rename the column to handle such rows yourself. Keep the column in every `select` before
+    `run_tracked`, which otherwise refuses the frame: such rows would pass for rows of nulls. The pipeline may drop it.
 
     Args:
         spark: session.
@@ -77,7 +77,7 @@ def read_files(
     if schema is None:
         schema = from_arrow_schema(_schema_of(path, paths, file_format), prefer_timestamp_ntz=True)
     output = arguments.struct(schema, "read_files")
-    given = {FILE, ROW, CORRUPT} if file_formats.is_parsed(file_format) else {FILE, ROW}
+    given = {FILE, ROW, CORRUPT} if file_formats.marks_corrupt(file_format) else {FILE, ROW}
     taken = given & {name.lower() for name in output.names}
     if taken:
         raise BadConfigError(
@@ -90,8 +90,12 @@ def read_files(
     of_row = {ROW_OF: path, READ_AS: file_format}
     place = [file, StructField(ROW, LongType(), metadata=of_row)]
     if not file_formats.is_parsed(file_format):
-        reading = _Reading(path, file_format, arguments.arrow_schema(output))
-        return names.mapInArrow(reading, StructType([*place, *output.fields]))
+        fields = list(output.fields)
+        if file_formats.marks_corrupt(file_format):
+            fields = [StructField(field.name, field.dataType, metadata=field.metadata) for field in fields]
+            fields.append(StructField(CORRUPT, StringType(), metadata={READ_FROM: path}))
+        reading = _Reading(path, file_format, arguments.arrow_schema(StructType(fields)))
+        return names.mapInArrow(reading, StructType([*place, *fields]))
     parsing.check(file_format, output)
     header = _header_of(path, paths, output.names) if file_format == "csv" else ()
     details = ambiguity_check(output) if file_format == "json" else _Csv(header, output.names)

@@ -112,7 +112,7 @@ def test_compressed_files_are_read_for_any_case_of_suffix(tmp_path: Path) -> Non
     for name, pack in PACKED:
         content = pack(b"n,t\n1,x\n") + pack(b"2,y\n")
         assert rows(written(tmp_path / name, content), "csv") == [("1,x", None), ("2,y", None)]
-        assert rows(tmp_path / name, "text", file_formats.TEXT) == [("n,t",), ("1,x",), ("2,y",)]
+        assert rows(tmp_path / name, "text", file_formats.LINES) == [("n,t", None), ("1,x", None), ("2,y", None)]
 
 
 @pytest.mark.parametrize("kind", ["text", "json", "csv", "parquet"])
@@ -193,7 +193,7 @@ def test_unreachable_store_is_not_reported_as_damaged_file(error: Exception, is_
     reads: list[Callable[[], object]] = [
         lambda: list(file_formats.read_json(store, "a", check)),
         lambda: list(file_formats.read_csv(store, "a", ["n", "t"], ["n", "t"])),
-        lambda: list(file_formats.read(store, "a", "text", file_formats.TEXT)),
+        lambda: list(file_formats.read(store, "a", "text", file_formats.LINES)),
         lambda: file_formats.schema_of(store, "a", "json"),
     ]
     for read in reads:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +54,11 @@ def test_text_files_are_read_line_by_line(spark: Any, tmp_path: Path) -> None:
     (tmp_path / "_SUCCESS").write_text("")
     (tmp_path / "empty.txt").write_text("")
     expected = [
-        ("a.txt", 0, "one"),
-        ("a.txt", 1, ""),
-        ("a.txt", 2, "tw�o"),
-        ("a.txt", 3, "last"),
-        ("b.gz", 0, "packed"),
+        ("a.txt", 0, "one", None),
+        ("a.txt", 1, "", None),
+        ("a.txt", 2, None, "tw�o"),
+        ("a.txt", 3, "last", None),
+        ("b.gz", 0, "packed", None),
     ]
     assert rows_of(read_files(spark, str(tmp_path))) == expected
     assert rows_of(read_files(spark, (tmp_path / "a.txt").as_uri())) == expected[:4]
@@ -87,7 +88,7 @@ def test_unusual_file_names_and_empty_files_are_read(spark: Any, tmp_path: Path)
     names = ["a", "a#b", "a%20b", "a b", "a?b", "ü%"]
     for name in names:
         (odd / name).write_text(f"of {name}\n")
-    expected = sorted((name, 0, f"of {name}") for name in names)
+    expected = sorted((name, 0, f"of {name}", None) for name in names)
     assert rows_of(read_files(spark, str(odd))) == rows_of(read_files(spark, odd.as_uri())) == expected
     (csv / "0").write_text("")
     (csv / "1").write_text("n,t\n")
@@ -184,20 +185,38 @@ def test_corrupt_row_is_a_dead_letter_and_damaged_file_an_error(
         run_tracked(damaged, partial(save, out), acker=acker)
 
 
+def test_line_that_is_not_utf8_is_a_dead_letter_with_its_place(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\ntw\xffo\nthree\n")
+    out = tmp_path / "out"
+    out.mkdir()
+    result = run_tracked(read_files(spark, str(tmp_path / "a.txt")), partial(save, out), acker=acker)
+    assert saved(out) == ["one", "three"]
+    (letter,) = result.dead_letters.values()
+    assert (letter.attempts, letter.last_component) == (1, "read_files")
+    assert str(letter.detail).startswith("The record can't be read with these columns: row 1 of ")
+    assert str(letter.detail).endswith("/a.txt: tw\ufffdo")
+
+
 def test_messages_without_their_corrupt_column_are_refused(spark: Any, acker: Acker, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"n": 1}\nnot json\n')
+    parquet = tmp_path / "a.parquet"
     messages = read_files(spark, str(tmp_path), "json", "n bigint")
-    left_out = messages.select("n", "row", F.col("file").alias("path"))
+    lines = read_files(spark, str(tmp_path))
+    pq.write_table(pa.table({"n": [1]}), parquet)
     by_path = MessageIds.offsets("path")
-    for run in (partial(run_tracked, acker=acker), check_pipeline):
-        with pytest.raises(PipelineError, match=r"\(json\) are missing the column '_corrupt_record'.* or rename it"):
+    for run, (kind, frame) in product(
+        (partial(run_tracked, acker=acker), check_pipeline), [("json", messages), ("text", lines)]
+    ):
+        left_out = frame.select("row", F.col("file").alias("path"))
+        with pytest.raises(PipelineError, match=rf"\({kind}\) are missing the column '_corrupt_record'.* or rename it"):
             run(left_out, partial(save, tmp_path), ids=by_path)
     assert acker.admin.ends() == {}
     for kept in (
         messages.select("_corrupt_record", "file", "row"),
         messages.withColumnRenamed("_corrupt_record", "text"),
         messages.where("n = 1").select("file", "row").withMetadata("file", {"checked": True}),
-        read_files(spark, str(tmp_path)).select("file", "row"),
+        read_files(spark, str(tmp_path)).withColumnRenamed("_corrupt_record", "text"),
+        read_files(spark, str(parquet), "parquet").select("file", "row"),
     ):
         check_corrupt_records(kept)
 
