@@ -166,6 +166,7 @@ class Sent:
         ended: True if the emission has ended.
         proven: True if it has ended without an error.
         error: error that ended it, unless that was an outage.
+        failures: roots of failed rows, with their reason and component. See `Marks.failed`.
     """
 
     def __init__(self, emission: Emission) -> None:
@@ -173,6 +174,18 @@ class Sent:
         self.left, self.acked, self.lost = len(emission.roots), 0, 0
         self.exempt = self.job_failed = self.ended = self.proven = False
         self.error: BaseException | None = None
+        self.failures: list[tuple[Int64Array, str, str | None]] = []
+
+    def reasons_of(self, roots: Int64Array) -> tuple[Mask, npt.NDArray[np.intp]]:
+        """Return which of these roots have failed rows, and the index of its entry in `failures` for each that has."""
+        known = np.concatenate([np.array([], np.int64), *(failed for failed, _, _ in self.failures)])
+        entries = np.repeat(np.arange(len(self.failures)), [len(failed) for failed, _, _ in self.failures])
+        if not len(known):
+            return np.zeros(len(roots), np.bool_), entries
+        order = np.argsort(known)
+        places = order[np.minimum(np.searchsorted(known, roots, sorter=order), len(known) - 1)]
+        found = known[places] == roots
+        return found, entries[places[found]]
 
     def note(self, count: int, outcome: Literal["acked", "settled", "lost"]) -> None:
         """Count roots that were acked, settled otherwise, or lost without a known cause."""

@@ -39,6 +39,16 @@ class OutageMark:
 
 
 @dataclass(frozen=True)
+class FailureMark:
+    """Reason for which rows of these roots failed in the emission of this number, and the component that failed them."""
+
+    number: int
+    roots: Int64Array
+    reason: str
+    component: str | None
+
+
+@dataclass(frozen=True)
 class PassedMark:
     """Rows that got through an operator in an emission: those of one message, or of several (None)."""
 
@@ -63,7 +73,7 @@ class BackMark:
     operator: str
 
 
-Mark: TypeAlias = RootMark | PoisonMark | OutageMark | PassedMark | AsideMark | BackMark
+Mark: TypeAlias = RootMark | PoisonMark | OutageMark | FailureMark | PassedMark | AsideMark | BackMark
 
 
 class Marks:
@@ -117,6 +127,21 @@ class Marks:
         >>> spout.marks.outage(spout.next_emission().roots[:1], "geocode")
         """
         self._marks.append(OutageMark(roots, operator))
+
+    def failed(self, number: int, roots: Int64Array, reason: str, component: str | None) -> None:
+        """Note for which reason roots are about to fail. It replaces a timeout that comes first because the server hung.
+
+        Args:
+            number: number of their emission.
+            roots: the roots.
+            reason: text of the fail.
+            component: component in which their rows failed.
+
+        >>> spout.add(np.array([7, 8]))
+        >>> emission = spout.next_emission()
+        >>> spout.marks.failed(emission.number, emission.roots[:1], "no such customer", "parse")
+        """
+        self._marks.append(FailureMark(number, roots, reason, component))
 
     def passed(self, operator: str, number: int, message: int | None) -> None:
         """Note that an operator or sink has processed rows in an emission, so that there is no outage.

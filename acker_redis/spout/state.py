@@ -15,7 +15,7 @@ from acker_redis.model import blocks
 from acker_redis.model.arrays import FloatArray, Int64Array
 from acker_redis.model.roots import root_ids
 from acker_redis.spout.in_flight import Attempts, Emission, InFlight, Mask, Sent, in_order, merged
-from acker_redis.spout.marks import AsideMark, BackMark, Marks, OutageMark, PassedMark, PoisonMark
+from acker_redis.spout.marks import AsideMark, BackMark, FailureMark, Marks, OutageMark, PassedMark, PoisonMark
 from acker_redis.spout.outage_table import OutageTable
 from acker_redis.spout.poison_search import PARTS
 from acker_redis.spout.retry import RetryPolicy, Verdict
@@ -397,7 +397,7 @@ class SpoutState:
                 self._note(attempts.numbers, "settled")
                 held = attempts.max_group == _HELD
                 self._hold(attempts[held], now)
-                self._fail(attempts[~held], fails, of_fail[hits][~held], now)
+                self._fail(failed[hits][~held], attempts[~held], fails, of_fail[hits][~held], now)
                 known += int(hits.sum())
         if self._has_come_through:
             self._waiting.bring_back(FAILED_JOBS)
@@ -491,6 +491,10 @@ class SpoutState:
             if isinstance(mark, PoisonMark):
                 self._break_up(mark)
                 continue
+            if isinstance(mark, FailureMark):
+                if (sent := self.sent.get(mark.number)) is not None:
+                    sent.failures.append((mark.roots, mark.reason, mark.component))
+                continue
             if isinstance(mark, PassedMark):
                 self.outages.note_passed(mark.operator, mark.number, mark.message)
                 continue
@@ -541,10 +545,18 @@ class SpoutState:
         self.retry_changes += len(attempts) > 0
         self._waiting.add(attempts, due, searched)
 
-    def _fail(self, attempts: Attempts, fails: list[OutcomeBatch], of_fail: npt.NDArray[np.intp], now: float) -> None:
+    def _fail(
+        self,
+        roots: Int64Array,
+        attempts: Attempts,
+        fails: list[OutcomeBatch],
+        of_fail: npt.NDArray[np.intp],
+        now: float,
+    ) -> None:
         timed_out = np.array([batch.reason == "timeout" for batch in fails])[of_fail]
         self.counts.timed_out += int(timed_out.sum())
         self.counts.failed += int((~timed_out).sum())
+        fails, of_fail = self._with_reasons(roots, attempts, fails, of_fail, timed_out)
         numbers = np.array(
             [self._cause_number((batch.reason or "failed", batch.last_component)) for batch in fails], np.int16
         )
@@ -560,7 +572,8 @@ class SpoutState:
             )
         attempts, of_fail, timed_out = attempts[~is_aside], of_fail[~is_aside], timed_out[~is_aside]
         operators = self.outages.take_marks(attempts.message_ids)
-        operators[timed_out | attempts.exempt | attempts.non_retryable] = -1
+        is_timeout = np.array([batch.reason == "timeout" for batch in fails])[of_fail]
+        operators[is_timeout | attempts.exempt | attempts.non_retryable] = -1
         policies = [self._retry.policy_for(batch.reason or "failed", batch.detail) for batch in fails]
         different = {id(policy): policy for policy in policies}.values()
         for policy in different:
@@ -595,6 +608,28 @@ class SpoutState:
         retries = attempts.retries(np.ones(len(attempts), np.bool_), np.zeros(len(attempts), np.bool_))
         self.retry_changes += 1
         self._waiting.set_aside(retries, cause)
+
+    def _with_reasons(
+        self,
+        roots: Int64Array,
+        attempts: Attempts,
+        fails: list[OutcomeBatch],
+        of_fail: npt.NDArray[np.intp],
+        timed_out: Mask,
+    ) -> tuple[list[OutcomeBatch], npt.NDArray[np.intp]]:
+        """Replace timeouts of roots that were about to fail by their failures. The server hung before it got these."""
+        fails, of_fail = list(fails), of_fail.copy()
+        for number in np.unique(attempts.numbers[timed_out]).tolist():
+            if (sent := self.sent.get(number)) is None or not sent.failures:
+                continue
+            rows = np.flatnonzero(timed_out & (attempts.numbers == number))
+            has_reason, entries = sent.reasons_of(roots[rows])
+            distinct, which = np.unique(entries, return_inverse=True)
+            of_fail[rows[has_reason]] = len(fails) + which
+            for entry in distinct.tolist():
+                _, reason, component = sent.failures[entry]
+                fails.append(fails[0]._replace(reason="failed", detail=reason, last_component=component))
+        return fails, of_fail
 
     def _fail_by_outage(
         self,

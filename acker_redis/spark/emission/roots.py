@@ -225,6 +225,7 @@ class EmissionRoots:
                 is_open[rows] = False
                 if not reason.retry:
                     self._spout.marks.non_retryable(self._roots[rows])
+                self._spout.marks.failed(self.emission.number, self._roots[rows], _sent_text(reason.text), component)
                 self._send(idempotency_key, partial(self._fail, reason.text, component), rows)
         return np.flatnonzero(is_open) if by_reason else None
 
@@ -364,13 +365,18 @@ class EmissionRoots:
             self._acker.fail_many,
             self._roots[rows],
             idempotency_key=idempotency_key,
-            reason=reason[:REASON_CHARS].encode(errors="replace").decode(),
+            reason=_sent_text(reason),
             component=component,
         )
         self._again_if_lost(fail)
 
     def _renew(self, rows: Rows, idempotency_key: str) -> None:  # noqa: ARG002
         self._again_if_lost(partial(self._acker.reset_timeout_many, self._roots[rows]))
+
+
+def _sent_text(reason: str) -> str:
+    """Return the text of a reason that the ledger gets."""
+    return reason[:REASON_CHARS].encode(errors="replace").decode()
 
 
 def _by_block(emission: Emission) -> Int64Array | slice:

@@ -16,6 +16,7 @@ from acker_redis.spark.worker.failures import Reason, failure_of
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.spout import Spout
 from acker_redis.testing import fake_acker
+from tests.support.spouts import expire
 
 
 def emission(message_ids: Any) -> Emission:
@@ -90,6 +91,33 @@ def test_failed_rows_of_unknown_messages_prevent_all_acks(foreign: list[int], wi
     while spout.poll():
         pass
     assert (spout.counts.acked, spout.counts.failed) == (0, 40)
+
+
+def test_dead_letter_of_a_row_that_failed_while_the_server_hung_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its root has timed out by the time at which the server gets the fail."""
+    acker = fake_acker()
+    spout = Spout(acker, "run", retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    spout.add(np.arange(3))
+    sent = spout.next_emission()
+    assert sent is not None
+    spout.state.follow(sent)
+    fail_many = acker.fail_many
+
+    def hang(*args: Any, **options: Any) -> Any:
+        expire(acker)
+        return fail_many(*args, **options)
+
+    monkeypatch.setattr(acker, "fail_many", hang)
+    with EmissionRoots(spout, sent, np.arange(1, 4)) as roots:
+        roots.complete([
+            failure_of("parse", Reason("no items"), sent.roots[:1]), failure_of("count", Reason("odd"), sent.roots[2:]),
+        ])  # fmt: skip
+    spout.state.sent[sent.number].proven = True
+    spout.poll()
+    assert {one.message_id: one[3:6] for one in spout.dead_letters.values()} == {
+        0: ("failed", "parse", "no items"), 1: ("timeout", None, None), 2: ("failed", "count", "odd"),
+    }  # fmt: skip
+    assert spout.counts.timed_out == 3
 
 
 def test_parts_after_a_failed_send_are_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
