@@ -192,7 +192,8 @@ local function state_of(app)
   end
   local failed = app.failed_runs[1]
   if failed then
-    return 'RUN FAILED', failed.at, string.format('run %s ended with %s. Fix the cause, and start it again', failed.run, failed.error)
+    local error = string.gsub(failed.error, '[.%s]+$', '')
+    return 'RUN FAILED', failed.at, string.format('run %s ended with %s. Fix the cause, and start it again', failed.run, error)
   end
   local paused = ask('GET', 'acker:{' .. app.name .. '}:pause')
   if paused then
@@ -215,6 +216,7 @@ local function look_at(app)
   app.memory = memory_of(app)
   local some = some_of(app, CALLS / SHARDS_SAMPLED)
   app.sample = sample_pending(app, BLOCKS / #apps, math.max(4, math.min(64, ROOTS / #apps / math.max(1, #some))), some)
+  if app.pending <= 0 and app.sample.count == 0 then app.sample.until_ms = nil end -- there is none that could be older
   app.state, app.since, app.why = state_of(app)
 end
 

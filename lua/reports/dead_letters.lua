@@ -21,6 +21,19 @@ local function milliseconds(entry_id)
   return tonumber(string.match(entry_id, '^%d+')) or NOW
 end
 
+-- Whether a spout can replay a letter. Letters of a batch run need that run, which holds a lane as long as it goes on.
+local function can_replay(app, fields)
+  if fields.replay ~= 'run' then return fields.replay end
+  if not app.runs then
+    app.runs = {}
+    for lane = 0, (tonumber(ask('HGET', 'acker:{' .. app.name .. '}:config', 'lanes')) or 1) - 1 do
+      local holder = ask('GET', 'acker:{' .. app.name .. '}:lane:' .. lane)
+      if holder then app.runs[string.match(holder, '^(.*) ') or ''] = true end
+    end
+  end
+  return app.runs[fields.run_id]
+end
+
 local apps = apps_here(names[1])
 local lines, here = {}, 0
 for _, app in ipairs(apps) do
@@ -43,7 +56,7 @@ for _, app in ipairs(apps) do
         groups[key], order[#order + 1] = group, group
       end
       group.count, group.oldest = group.count + 1, entry[1]
-      if fields.replay then group.replayable = group.replayable + 1 end
+      if can_replay(app, fields) then group.replayable = group.replayable + 1 end
     end
     table.sort(order, function(a, b) return a.count > b.count or (a.count == b.count and a.reason .. a.component < b.reason .. b.component) end)
     lines[#lines + 1] = string.format('%s  %d dead letters%s', app.name, count,

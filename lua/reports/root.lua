@@ -65,8 +65,8 @@ local function look_at_root()
           component_text(component_of(shard, component)))
         say('  first heard of %s ago%s', duration(NOW - head.start), head.size > 1 and ', with others of its block' or '')
         local ticks = shard.num_buckets - (shard.tick - head.stamp) % 65536
-        say('  its time is over %s; a tick comes every %s', ticks <= 0 and 'now: it is being drained' or 'in ' .. ticks .. ' ticks',
-          duration(shard.tick_ms))
+        say('  its time is over %s; a tick comes every %s', ticks <= 0 and 'now: it is being drained'
+          or 'in ' .. ticks .. (ticks == 1 and ' tick' or ' ticks'), duration(shard.tick_ms))
       end
     end
     for lane = 0, shard.lanes - 1 do

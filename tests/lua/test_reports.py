@@ -349,6 +349,9 @@ def test_root_report_describes_a_root_by_its_id(real_url: str, make: Callable[..
     assert "of orders: pending\n" in said(5)
     assert "spout_id 2, ack value 0000000000000002, last component parse" in said(5)
     assert "in 3 ticks; a tick comes every 5.0s" in said(5)
+    for _ in range(2):
+        acker.admin.rotate(force=True)
+    assert "in 1 tick; a tick comes every 5.0s" in said(5)
     assert re.search(r": acked after \d", said(6))
     assert "failed: its outcome is written" in said(7)
     assert "last component (no component yet) no such customer" in said(7)
@@ -387,6 +390,41 @@ def test_dead_letters_report_counts_by_reason_and_component(real_url: str, make:
     ]  # fmt: skip
     assert re.search(r"^failed +parse +3 +3 .* 2 no item$", shown, re.MULTILINE)
     assert "other" not in report(real_url, "dead_letters", "orders")
+
+
+def test_dead_letters_report_counts_only_what_the_command_can_replay(real_url: str, make: Callable[..., Acker]) -> None:
+    """A batch run reads its letters' messages from its source, as long as it goes on."""
+    acker = make("orders", lanes=2)
+    runs = {"a b": 2, "over": 3}
+    acker.dead_letters.add(
+        [DeadLetter(n, run, 5, "failed", run, replay="run") for run, count in runs.items() for n in range(count)]
+    )
+    lease = app_of(acker).lease(lane=1, run_id="a b")
+    lease.acquire()
+    try:
+        shown = report(real_url, "dead_letters", "orders")
+        assert acker.dead_letters.survey().replayable == 2
+    finally:
+        lease.release()
+    assert re.search(r"^failed +a b +2 +2 ", shown, re.MULTILINE)
+    assert re.search(r"^failed +over +3 +0 ", shown, re.MULTILINE)
+
+
+def test_error_of_a_failed_run_ends_with_one_full_stop(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    acker = make("orders")
+    app_of(acker).note_end(End("monday", 0, "failed", error="AckerError: The disk is full."), lane=0)
+    shown = " ".join(report(real_url, "dashboard").split())
+    assert "monday ended with AckerError: The disk is full. Fix the cause" in shown
+
+
+def test_app_without_pending_roots_shows_no_oldest(real_url: str, make: Callable[..., Acker]) -> None:
+    acker = make("orders")
+    roots = acker.new_roots(200_000)
+    acker.init_many(roots, roots, 0)
+    acker.ack_many(roots[32:], roots[32:])
+    acker.ack_many(roots[:32], roots[:32])
+    shown = row(report(real_url, "dashboard"), "orders")
+    assert (shown[2], shown[6]) == ("0", "-")
 
 
 def test_reports_work_for_a_read_only_user(
