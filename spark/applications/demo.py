@@ -6,7 +6,8 @@ import typer
 
 from acker_redis.ops.acl import Role
 from spark.applications.direct_acks import demo as direct_acks
-from spark.support.services import app_among, services, start, step, wait_for
+from spark.applications.word_count.__main__ import main as word_count
+from spark.support.services import app_among, check_arguments, services, start, step, wait_for
 
 EXPLAINED = """
 What just happened: every line was one root in the server. Its words were derived from it, shuffled and written. The sink
@@ -25,14 +26,14 @@ def main(
 ) -> None:
     """Run the word count, then the direct acks. Further options are passed to the word count: see --help-word-count."""
     arguments = ["--help" if argument == "--help-word-count" else argument for argument in context.args]
+    check_arguments(word_count, arguments)
     quiet = "--json" in arguments
     with services(server, quiet=quiet) as place:
         app = app_among(arguments, "word-count")
-        says = not quiet and "--help" not in arguments
-        if says:
+        if not quiet:
             step("First program: the word count on Spark. Its workers start, then a live line of counters appears.")
         status = wait_for(start("spark.applications.word_count", *arguments, redis_url=place.url_of(Role.SPOUT, app)))
-        if not status and says:
+        if not status and not quiet:
             step("Second and third program: one exports orders, and the executors of the other ack them.")
             status = direct_acks.run(place)
             if not status:

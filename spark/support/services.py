@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import redis
@@ -97,6 +97,14 @@ def start(module: str, *arguments: str, redis_url: str, executor_url: str = "") 
     if executor_url:
         environment["ACKER_EXECUTOR_REDIS_URL"] = executor_url
     return subprocess.Popen([sys.executable, "-m", module, *arguments], process_group=0, env=environment)
+
+
+def check_arguments(program: Callable[..., object], arguments: Sequence[str]) -> None:
+    """Refuse wrong options of a program before anything is started for it, and print its help if that is wanted."""
+    app = typer.Typer(add_completion=False)
+    app.command()(program)
+    name = f"python -m {program.__module__.removesuffix('.__main__')}"
+    typer.main.get_command(app).make_context(name, list(arguments))
 
 
 def app_among(arguments: Sequence[str], default: str) -> str:

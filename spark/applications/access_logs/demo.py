@@ -11,8 +11,9 @@ from typing import Annotated
 import typer
 
 from acker_redis.ops.acl import Role
+from spark.applications.access_logs.__main__ import main as access_logs
 from spark.applications.access_logs.logs import generate
-from spark.support.services import app_among, kill, services, start, wait_for
+from spark.support.services import app_among, check_arguments, kill, services, start, wait_for
 
 KILLED_IN_BATCH = 1
 
@@ -45,14 +46,15 @@ def main(
             typer.echo(
                 f"Generated {lines} lines in {here}: {len(truth.malformed)} malformed, {len(truth.poison)} poison"
             )
-        place = stack.enter_context(services(server, quiet=quiet))
-        spout = place.url_of(Role.SPOUT, app_among(context.args, "access-logs"))
-        command = (
-            "spark.applications.access_logs", "--logs", str(here / "logs"), "--out", str(here / "out"),
+        arguments = (
+            "--logs", str(here / "logs"), "--out", str(here / "out"),
             "--reference", str(here / "reference.csv"), "--truth", str(here / "truth.json"),
             "--message-timeout-secs", "15", *context.args,
         )  # fmt: skip
-        job = start(*command, redis_url=spout)
+        check_arguments(access_logs, arguments)
+        place = stack.enter_context(services(server, quiet=quiet))
+        spout = place.url_of(Role.SPOUT, app_among(context.args, "access-logs"))
+        job = start("spark.applications.access_logs", *arguments, redis_url=spout)
         if not without_kill:
             try:
                 reached = until_counted(job, here / "out" / "minutes.sqlite", KILLED_IN_BATCH)
@@ -67,7 +69,7 @@ def main(
                 typer.echo(
                     "Killed the pipeline (SIGKILL) in its second micro-batch, after its hits reached SQLite. Restarting it."
                 )
-            job = start(*command, redis_url=spout)
+            job = start("spark.applications.access_logs", *arguments, redis_url=spout)
         status = wait_for(job)
     raise typer.Exit(status)
 

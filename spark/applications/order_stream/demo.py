@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from acker_redis.ops.acl import Role
-from spark.support.services import app_among, services, start, until_ended
+from spark.applications.order_stream.__main__ import main as order_stream
+from spark.support.services import app_among, check_arguments, services, start, until_ended
 
 
 def main(
@@ -24,10 +25,12 @@ def main(
 ) -> None:
     """Run the stream with everything it needs. Further options are passed to the stream."""
     here = folder or Path(tempfile.gettempdir()) / "order-stream"
+    arguments = ["--folder", str(here), *context.args]
+    check_arguments(order_stream, arguments)
     typer.echo(f"folder: {here}{' (resuming)' if here.exists() else ''}")
     with services(server, quiet=False) as place:
         spout = place.url_of(Role.SPOUT, app_among(context.args, "order-stream"))
-        job = start("spark.applications.order_stream", "--folder", str(here), *context.args, redis_url=spout)
+        job = start("spark.applications.order_stream", *arguments, redis_url=spout)
         status = until_ended(job)
     raise typer.Exit(status)
 

@@ -5,7 +5,8 @@ from typing import Annotated
 import typer
 
 from acker_redis.ops.acl import Role
-from spark.support.services import app_among, services, start, step, until_ended
+from spark.applications.sentences.__main__ import main as sentences
+from spark.support.services import app_among, check_arguments, services, start, step, until_ended
 
 
 def main(
@@ -15,7 +16,8 @@ def main(
     ] = None,
 ) -> None:
     """Run the topologies with everything they need. Further options are passed to them."""
-    quiet = "--json" in context.args or "--help" in context.args
+    check_arguments(sentences, context.args)
+    quiet = "--json" in context.args
     with services(server, quiet=quiet) as place:
         if not quiet:
             step("Spouts run in the driver, bolts in Spark's workers, and the executors ack. Ctrl-C drains the run.")

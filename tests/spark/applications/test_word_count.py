@@ -132,6 +132,16 @@ def test_missing_services_of_the_demo_are_explained_without_a_traceback(argument
     assert "Traceback" not in errors
 
 
+@pytest.mark.parametrize("program", ["demo", "access_logs.demo", "order_stream.demo", "sentences.demo"])
+def test_demo_refuses_an_unknown_option_before_it_starts_a_server(program: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", f"spark.applications.{program}", "--nonsense"],
+        capture_output=True, text=True, timeout=60, cwd=ROOT, check=False,
+        env={name: value for name, value in os.environ.items() if name != "ACKER_REDIS_URL"} | {"TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    assert (done.returncode, "No such option: --nonsense" in done.stderr, "server:" in done.stdout) == (2, True, False)
+
+
 @pytest.mark.parametrize(
     ("module", "arguments"),
     [
