@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
@@ -204,9 +204,8 @@ def test_messages_without_their_corrupt_column_are_refused(spark: Any, acker: Ac
     lines = read_files(spark, str(tmp_path))
     pq.write_table(pa.table({"n": [1]}), parquet)
     by_path = MessageIds.offsets("path")
-    for run, (kind, frame) in product(
-        (partial(run_tracked, acker=acker), check_pipeline), [("json", messages), ("text", lines)]
-    ):
+    runs: tuple[Callable[..., Any], ...] = (partial(run_tracked, acker=acker), check_pipeline)
+    for run, (kind, frame) in product(runs, [("json", messages), ("text", lines)]):
         left_out = frame.select("row", F.col("file").alias("path"))
         with pytest.raises(PipelineError, match=rf"\({kind}\) are missing the column '_corrupt_record'.* or rename it"):
             run(left_out, partial(save, tmp_path), ids=by_path)
