@@ -1,4 +1,4 @@
-"""What goes wrong on purpose inside tasks, once per partition."""
+"""What goes wrong on purpose inside tasks: once per partition, or for some emissions."""
 
 import os
 import signal
@@ -45,3 +45,25 @@ class Fault:
             for file in Path(local).rglob("shuffle_*"):
                 file.unlink(missing_ok=True)
         raise OnPurposeError(f"{self.kind} at {path}")
+
+
+@dataclass(frozen=True)
+class Away:
+    """A store that can't be reached in the first emissions of a run.
+
+    Attributes:
+        emissions: number of these emissions, more than a message has attempts.
+        one_of: one of so many rows needs the store.
+    """
+
+    emissions: int
+    one_of: int
+
+    def ask(self, emission: int, path: str | None) -> None:
+        """Ask the store for a row.
+
+        Raises:
+            ConnectionRefusedError: it is away.
+        """
+        if emission < self.emissions and zlib.crc32(f"store:{path}".encode()) % self.one_of == 0:
+            raise ConnectionRefusedError("the store is away")

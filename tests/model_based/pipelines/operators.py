@@ -17,7 +17,7 @@ from acker_redis import RowFailedError
 from acker_redis.spark import FlatMapOutput, Tracker
 from acker_redis.spark.protocol.arguments import arrow_schema
 from tests.model_based.pipelines.data import COLUMNS, Data, Row
-from tests.model_based.pipelines.faults import Fault
+from tests.model_based.pipelines.faults import Away, Fault
 from tests.support.spark.versions import COUNTS_ONCE
 
 TRACKING = ["_share", "_roots"]
@@ -203,18 +203,22 @@ def children_of(row: Row, salt: int, fails: bool) -> list[Row]:
 @dataclass(frozen=True)
 class _RowByRow:
     flat_map: "FlatMap"
+    emission: int
     marks: str
     local: str
 
     def __call__(self, row: Row) -> list[Row]:
         if self.flat_map.fault is not None:
             self.flat_map.fault.strike(row["path"], self.marks, self.local)
+        if self.flat_map.away is not None:
+            self.flat_map.away.ask(self.emission, row["path"])
         return children_of(row, self.flat_map.salt, self.flat_map.fails)
 
 
 @dataclass(frozen=True)
 class _Vectorised:
     flat_map: "FlatMap"
+    emission: int
     marks: str
     local: str
     schema: pa.Schema
@@ -226,6 +230,8 @@ class _Vectorised:
         for number, row in enumerate(batch.to_pylist()):
             if self.flat_map.fault is not None:
                 self.flat_map.fault.strike(row["path"], self.marks, self.local)
+            if self.flat_map.away is not None:
+                self.flat_map.away.ask(self.emission, row["path"])
             try:
                 children = children_of(row, self.flat_map.salt, self.flat_map.fails)
             except RowFailedError as exc:
@@ -247,14 +253,15 @@ class FlatMap(Operator):
     fails: bool
     on_error: str = "raise"
     fault: Fault | None = None
+    away: Away | None = None
 
     def apply(self, playing: Playing, *frames: DataFrame) -> DataFrame:
         tracker, schema = playing.tracker, playing.data.schema
         if not self.arrow:
-            run = _RowByRow(self, playing.marks, playing.local)
+            run = _RowByRow(self, tracker.emission, playing.marks, playing.local)
             return tracker.flat_map(frames[0], run, schema, on_error=self.on_error)  # type: ignore[arg-type]
         kind = arrow_schema(schema)
-        made = _Vectorised(self, playing.marks, playing.local, kind)
+        made = _Vectorised(self, tracker.emission, playing.marks, playing.local, kind)
         return tracker.flat_map_arrow(frames[0], made, schema)
 
     def mean(self, failed: set[int], *rows: Rows) -> Rows:

@@ -8,7 +8,7 @@ from functools import partial
 from pyspark.sql import DataFrame
 
 from tests.model_based.pipelines import data, operators, sinks, sparks
-from tests.model_based.pipelines.faults import KINDS, Fault
+from tests.model_based.pipelines.faults import KINDS, Away, Fault
 from tests.model_based.pipelines.operators import Known, Operator, Playing, Rows
 from tests.model_based.pipelines.sinks import Sink
 
@@ -67,6 +67,19 @@ class Pipeline:
     def harmless(self) -> bool:
         """Whether it has to be proven."""
         return self.forgets is None and all(step.operator.harmless for step in self.steps)
+
+    @property
+    def has_outage(self) -> bool:
+        """Whether a store is away in the first emissions."""
+        struck = [*(step.operator for step in self.steps), *(sink for sink, _ in self.sinks)]
+        return any(getattr(one, "away", None) is not None for one in struck)
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether a message may fail for itself, or its tasks do."""
+        fails = [getattr(step.operator, "fails", isinstance(step.operator, operators.FailWhere)) for step in self.steps]
+        refuses = [getattr(sink, "refuses", isinstance(sink, sinks.Blocked)) for sink, _ in self.sinks]
+        return self.faults or any(fails) or any(refuses)
 
     @property
     def loses_shuffle_files(self) -> bool:
@@ -168,6 +181,7 @@ def draw(seed: int, *, harmful: bool | None = None) -> Pipeline:
     threads = random.Random(f"threads {seed}").random() < 0.3 and sparks.Cache(filled=False) not in [
         step.operator for step in steps
     ]
+    steps, ways = _with_outage(random.Random(f"outage {seed}"), steps, ways)
     return Pipeline(
         seed, of, tuple(steps), tuple(ways), tuple(discards), forgets, in_flight, faults, adaptive, codegen,
         ansi, case_sensitive, of_session.choice(ZONES), threads,
@@ -200,3 +214,23 @@ def _with_faults(chance: random.Random, steps: list[Step]) -> list[Step]:
         fault = Fault(chance.choice(KINDS), number)
         made[i] = Step(operators.FlatMap(flat_map.salt, flat_map.arrow, flat_map.fails, "raise", fault), made[i].inputs)
     return made
+
+
+Ways = list[tuple[Sink, int]]
+
+
+def _with_outage(chance: random.Random, steps: list[Step], ways: Ways) -> tuple[list[Step], Ways]:
+    """The same, mostly. Otherwise a flat_map or a sink without a fault needs a store that is away at first."""
+    flat_maps = {i: step.operator for i, step in enumerate(steps) if isinstance(step.operator, operators.FlatMap)}
+    partitions = {i: sink for i, (sink, _) in enumerate(ways) if isinstance(sink, sinks.Partitions)}
+    places = [("step", i) for i, one in flat_maps.items() if one.fault is None]
+    places += [("sink", i) for i, one in partitions.items() if one.fault is None]
+    if chance.random() < 0.75 or not places:
+        return steps, ways
+    away, (kind, place) = Away(chance.choice((1, 3)), chance.choice((1, 4, 20))), chance.choice(places)
+    steps, ways = [*steps], [*ways]
+    if kind == "step":
+        steps[place] = replace(steps[place], operator=replace(flat_maps[place], away=away))
+    else:
+        ways[place] = replace(partitions[place], away=away), ways[place][1]
+    return steps, ways

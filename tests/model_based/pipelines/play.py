@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
@@ -107,6 +108,16 @@ class Played:
 
 
 @contextmanager
+def _short_outages() -> Iterator[None]:
+    """Delays in an outage grow from a fiftieth of a second."""
+    with (
+        patch("acker_redis.spout.retry._OUTAGE_DELAY_SECS", 0.02),
+        patch("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.02),
+    ):
+        yield
+
+
+@contextmanager
 def _settings(session: SparkSession, pipeline: Pipeline) -> Iterator[None]:
     settings = {
         "spark.sql.adaptive.enabled": str(pipeline.adaptive).lower(),
@@ -146,7 +157,7 @@ def play(pipeline: Pipeline, session: SparkSession, url: str, folder: Path, *, r
     run_id = uuid.uuid4().hex
     messages = pipeline.data.frame(session, folder / "messages")
     rows = pipeline.data.messages_in(messages)
-    with Watched.begin(url) as acker, _settings(session, pipeline):
+    with Watched.begin(url) as acker, _settings(session, pipeline), _short_outages():
         try:
             result = run_tracked(
                 messages, run, acker=acker, ids="id", run_id=run_id,

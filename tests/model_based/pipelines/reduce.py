@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from tests.model_based.pipelines.judge import Fault
 from tests.model_based.pipelines.pipeline import Pipeline, Step
@@ -32,6 +33,12 @@ def _smaller(pipeline: Pipeline) -> Iterator[Pipeline]:
         yield replace(pipeline, in_flight=None)
     if pipeline.adaptive:
         yield replace(pipeline, adaptive=False)
+    if pipeline.has_outage:
+        yield replace(
+            pipeline,
+            steps=tuple(replace(step, operator=_always_there(step.operator)) for step in pipeline.steps),
+            sinks=tuple((_always_there(sink), frame) for sink, frame in pipeline.sinks),
+        )
     if pipeline.threads:
         yield replace(pipeline, threads=False)
     data = pipeline.data
@@ -43,6 +50,11 @@ def _smaller(pipeline: Pipeline) -> Iterator[Pipeline]:
     ):
         if smaller != data:
             yield replace(pipeline, data=smaller)
+
+
+def _always_there(one: Any) -> Any:
+    """The same operator or sink, and its store is never away."""
+    return replace(one, away=None) if getattr(one, "away", None) is not None else one
 
 
 def _without(pipeline: Pipeline, number: int) -> Pipeline:

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSource, DataSourceWriter, WriterCommitMes
 from pyspark.sql.types import StructType
 
 from tests.model_based.pipelines.data import Value, comparable
-from tests.model_based.pipelines.faults import Fault
+from tests.model_based.pipelines.faults import Away, Fault
 from tests.model_based.pipelines.operators import Playing
 
 Found = Counter[Value]
@@ -80,6 +80,7 @@ class Blocked(Sink):
 @dataclass(frozen=True)
 class _WritePartition:
     sink: "Partitions"
+    emission: int
     folder: str
     marks: str
     local: str
@@ -93,6 +94,8 @@ class _WritePartition:
             for path in paths:
                 if self.sink.fault is not None:
                     self.sink.fault.strike(path, self.marks, self.local)
+                if self.sink.away is not None:
+                    self.sink.away.ask(self.emission, path)
                 if self.sink.refuses and zlib.crc32((path or "").encode()) % self.sink.refuses == 0:
                     raise OSError(f"row {path} can't be written")
             if self.sink.refuses == -1 and partition % 2 and number == 0:
@@ -112,14 +115,16 @@ class Partitions(Sink):
         on_error: as there.
         refuses: a partition with one of so many rows can't be written; -1: every second can't; 0: all can.
         fault: strikes before the partition is written.
+        away: the store is away before the partition is written.
     """
 
     on_error: str = "raise"
     refuses: int = 0
     fault: Fault | None = None
+    away: Away | None = None
 
     def write(self, playing: Playing, frame: DataFrame, folder: Path) -> None:
-        run = _WritePartition(self, str(folder), playing.marks, playing.local)
+        run = _WritePartition(self, playing.tracker.emission, str(folder), playing.marks, playing.local)
         playing.tracker.write_partitions(frame, run, on_error=self.on_error)  # type: ignore[arg-type]
 
     def read(self, folder: Path) -> Found:
