@@ -111,9 +111,8 @@ def test_flat_map_with_on_error_raise_fails_the_task(case: MakeCase) -> None:
 
     run = case(n=4)
     ended = run.run(writing(run, lambda t, rows: t.flat_map(rows, broken, CHILD, on_error="raise")), retry=ONCE)
-    assert "nothing is left to retry. The error was: ZeroDivisionError: on purpose" in str(ended.error)
-    assert (ended.acked, set(ended.letters)) == (set(), set(range(4)))
-    assert "on purpose" in str(ended.reasons)
+    assert "The last error was: ZeroDivisionError: on purpose" in str(ended.error)
+    assert (ended.acked, ended.letters) == (set(), {})
     other = case(n=4)
     ended = other.done(writing(other, lambda t, rows: t.flat_map(rows, failing, CHILD, on_error="raise")), retry=ONCE)
     assert ended.reasons == {("no", "failing"): 4}
