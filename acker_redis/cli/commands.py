@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from acker_redis.cli import dead_letters, help_pages, inspect, observe, operate, output, rotator, topology
+from acker_redis.cli import dead_letters, help_pages, inspect, observe, operate, output, rotator, server, topology
 from acker_redis.cli.exit_status import DONE, EPILOG, OUTPUT, UNHEALTHY, exit_on_error
 from acker_redis.cli.options import DEFAULT_URL, OneApp, Url, UrlFile, confirmed, connected
 from acker_redis.errors import AppNotFoundError
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 
 app.command()(rotator.rotator)
+app.command()(server.server)
 app.command()(inspect.stats)
 app.command()(inspect.inspect)
 app.command(name="apps")(inspect.list_apps)
