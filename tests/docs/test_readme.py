@@ -105,6 +105,9 @@ def test_documented_bare_acker_runs_with_the_shown_result(server: Server, tmp_pa
     assert sorted(shown.splitlines()) == ["ack 1 None write None", "fail 2 failed parse no such customer"]
     for line in shown.splitlines():
         assert f"`{line}`" in page("docs/guides/bare.md")
+    with Acker.open_existing(server.url, "bare") as acker:
+        stats = acker.stats()
+    assert (stats.pending, stats.unconfirmed_outcomes) == (0, 0), "or the dashboard says SPOUT GONE"
 
 
 @pytest.fixture(params=["single", "cluster"])
