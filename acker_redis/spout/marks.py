@@ -128,7 +128,7 @@ class Marks:
         """
         self._marks.append(OutageMark(roots, operator))
 
-    def failed(self, number: int, roots: Int64Array, reason: str, component: str | None) -> None:
+    def failed(self, number: int, roots: Int64Array, *, reason: str, component: str | None) -> None:
         """Note for which reason roots are about to fail. It replaces a timeout that comes first because the server hung.
 
         Args:
@@ -139,7 +139,7 @@ class Marks:
 
         >>> spout.add(np.array([7, 8]))
         >>> emission = spout.next_emission()
-        >>> spout.marks.failed(emission.number, emission.roots[:1], "no such customer", "parse")
+        >>> spout.marks.failed(emission.number, emission.roots[:1], reason="no such customer", component="parse")
         """
         self._marks.append(FailureMark(number, roots, reason, component))
 

@@ -225,7 +225,9 @@ class EmissionRoots:
                 is_open[rows] = False
                 if not reason.retry:
                     self._spout.marks.non_retryable(self._roots[rows])
-                self._spout.marks.failed(self.emission.number, self._roots[rows], _sent_text(reason.text), component)
+                self._spout.marks.failed(
+                    self.emission.number, self._roots[rows], reason=_sent_text(reason.text), component=component
+                )
                 self._send(idempotency_key, partial(self._fail, reason.text, component), rows)
         return np.flatnonzero(is_open) if by_reason else None
 
