@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -154,12 +155,23 @@ def test_python_blocks_of_a_docs_page_run(warm: Warm, name: str) -> None:
 def test_the_page_on_tests_runs_under_pytest_as_a_file_of_its_own(tmp_path: Path) -> None:
     page = tmp_path / "test_orders.py"
     page.write_text("\n".join(blocks("python", "docs/guides/testing.md")), encoding="utf-8")
+    site = installed_plugins(tmp_path / "site")
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", page.name],
         cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{site}"},
     )  # fmt: skip
     assert run.returncode == 0, run.stdout + run.stderr
+
+
+def installed_plugins(site: Path) -> Path:
+    """Write the entry points that an installation would have, in case the environment's own is older."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (info := site / "plugins_of_the_library-0.dist-info").mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: plugins-of-the-library\nVersion: 0\n")
+    lines = [f"{name} = {module}" for name, module in project.get("entry-points", {}).get("pytest11", {}).items()]
+    (info / "entry_points.txt").write_text("\n".join(["[pytest11]", *lines, ""]))
+    return site
 
 
 @contextmanager
