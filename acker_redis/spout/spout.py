@@ -39,6 +39,9 @@ __all__ = ["Spout", "SpoutCounts"]
 
 log = logging.getLogger("acker_redis.spout")
 
+_MANY_LETTERS, _MANY_LETTERS_SHARE = 20, 0.05
+"""Number of dead letters, and their share of a run's messages so far, above which the log has a warning."""
+
 
 @dataclass
 class Spout:
@@ -97,6 +100,7 @@ class Spout:
     listener: ClassVar["Callable[[Spout, list[OutcomeBatch]], object] | None"] = None
     state: SpoutState = field(init=False, repr=False)
     _replaying: DeadLetterReplay | None = field(init=False, repr=False)
+    _letters_warned_about: int = field(default=0, init=False, repr=False)
 
     def __init_subclass__(cls) -> None:
         """Refuse a spout of a topology, whose base class has the same name.
@@ -349,6 +353,19 @@ class Spout:
                 )
             self.state.letters_kept()
             self._notify_done()
+            self._warn_about_many(letters[-1])
+
+    def _warn_about_many(self, last: DeadLetter) -> None:
+        """Log that many messages are dead letters, and again each time their number has doubled."""
+        counts = self.state.counts
+        count, messages = counts.dead_lettered, counts.dead_lettered + counts.acked + self.state.left
+        if count < max(_MANY_LETTERS, 2 * self._letters_warned_about) or count <= _MANY_LETTERS_SHARE * messages:
+            return
+        self._letters_warned_about = count
+        log.warning(
+            "many messages are dead letters app=%r run_id=%s dead_letters=%d messages=%d last_component=%s last_detail=%s",
+            self.acker.config.app, self.run_id, count, messages, last.last_component, last.detail,
+        )  # fmt: skip
 
     def _replays_from(self, letter: DeadLetter) -> str | None:
         is_kept = self.replays_from in (FROM_SOURCE, FROM_RUN) or (

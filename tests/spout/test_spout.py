@@ -342,6 +342,25 @@ def test_dead_letters_are_stored_before_outcomes_are_confirmed(
         acker.dead_letters.delete([""])
 
 
+@pytest.mark.parametrize(
+    ("messages", "failing", "warned"), [(100, 20, [20]), (100, 19, []), (500, 25, []), (60, 60, [20, 40])]
+)
+def test_a_share_of_dead_letters_that_is_too_large_is_logged(
+    messages: int, failing: int, warned: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=messages, retry=RetryPolicy(max_attempts=1))
+    emission = emit(made)
+    for begin in range(0, failing, 20):
+        acker.fail_many(emission.roots[begin : min(begin + 20, failing)], reason="no items", component="parse")
+        made.poll()
+    found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [f"dead_letters={count} messages={messages}" in text for count, text in zip(warned, found, strict=True)] == [
+        True for _ in warned
+    ]
+    assert all("last_component=parse last_detail=no items" in text for text in found)
+
+
 def test_dead_letter_with_too_long_payload_is_stored_without_it() -> None:
     acker = fake_acker()
     payloads = {0: b"x" * MAX_PAYLOAD_BYTES, 1: b"x" * (MAX_PAYLOAD_BYTES + 1)}
