@@ -218,8 +218,8 @@ def _states(client: Client) -> Iterator[Finding]:
             place = repr(outage.operator) if outage.operator else "something unreachable"
             yield Finding(
                 state.app, "outage", "warning",
-                f"run {outage.run_id} waits for {place} since {_utc(outage.since_ms)}, with {outage.messages} messages: "
-                f"{outage.error}",
+                f"run {outage.run_id} waits for {place} since {_utc(outage.since_ms)}, with {outage.messages} "
+                f"message{'' if outage.messages == 1 else 's'}: {outage.error}",
                 "Bring it back. The messages go out again by themselves, and no attempt counts.",
             )  # fmt: skip
         if state.dead_letters:

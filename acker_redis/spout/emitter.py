@@ -70,6 +70,7 @@ class Emitter:
 
     Attributes:
         emission: emission that is running, or that has ended and was not collected yet.
+        is_overdue: True if no emission has succeeded for `outage_secs` of delays.
     """
 
     def __init__(self, emit: Callable[[Emission], object], outage_secs: float, *, goes_on: bool) -> None:
@@ -82,8 +83,8 @@ class Emitter:
         """
         self.emission: Emission | None = None
         self._outage_secs = math.inf if goes_on else outage_secs or DEFAULT_OUTAGE_SECS
-        self._outage: BaseException | None = None
         self._out_for: BaseException | None = None
+        self.is_overdue = False
         self._emit = emit
         self._outages = Outages(log)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="acker-emit")
@@ -153,7 +154,8 @@ class Emitter:
         self._repeats = self._broken_off = self._waits = 0
         if self._out_since is not None:
             log.warning("outage over, pipeline resumed outage_secs=%.0f", time.monotonic() - self._out_since)
-        self._out_since = self._outage = self._out_for = None
+        self._out_since = self._out_for = None
+        self.is_overdue = False
         self._succeeded = True
         self._outages.up()
 
@@ -218,11 +220,6 @@ class Emitter:
         since, error = self._out_since, self._out_for
         return None if since is None or error is None else (since, self._out_last, error)
 
-    @property
-    def is_overdue(self) -> bool:
-        """Return True if no emission has succeeded for `outage_secs` of delays."""
-        return self._outage is not None
-
     def raise_outage(self) -> NoReturn:
         """Raise the error of an outage that lasts too long. Call it if no message that is left is to blame.
 
@@ -232,8 +229,8 @@ class Emitter:
         raise AckerError(
             f"No emission succeeded for {self._outage_secs:g} s, because a service that the pipeline needs is unreachable. "
             "No message is to blame, and none was dead-lettered for it. Repair the service and run again. The last error "
-            f"was: {self._outage}"
-        ) from self._outage
+            f"was: {self._out_for}"
+        ) from self._out_for
 
     def _wait_for(self, error: BaseException) -> None:
         """Delay the next emission, longer each time."""
@@ -242,8 +239,7 @@ class Emitter:
             self._out_since, self._waited = now, 0.0
             log.warning("outage, pipeline is waiting max_wait_secs=%.0f error=%s", self._outage_secs, error)
         self._out_for, self._out_last = error, now
-        if self._waited > self._outage_secs:
-            self._outage = error
+        self.is_overdue = self._waited > self._outage_secs
         self._waits += 1
         pause = self._long_pauses.compute(self._waits)
         self._waited += pause  # only delays count: neither long tries nor times without messages to emit

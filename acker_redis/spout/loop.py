@@ -77,6 +77,7 @@ class SpoutLoop:
         self._quiet_since = time.monotonic()
         self._replays_at = self._pause_at = self._limit_at = self._held_at = self._noted_at = float("-inf")
         self._noted: list[Outage] | None = None
+        self._epoch_secs = time.time() - time.monotonic()
         self._is_paused = False
         self._limit: int | None = None
         self._ask_now = self._vanished = False
@@ -155,6 +156,7 @@ class SpoutLoop:
     def rest(self) -> None:
         """Release the lane to other runs until the next step. Roots in flight stay in flight."""
         self._has_begun = False
+        self._noted = None  # another run may use the lane, and remove what was noted
         self._leaving.leave(self._spout.run_id, self._spout.spout_id, None, keep=True)
 
     def step(self, block_ms: int = POLL_MS, *, may_emit: bool = True, only_due_by: float | None = None) -> None:
@@ -208,9 +210,8 @@ class SpoutLoop:
         outages = self._state.outages.outages()
         if not outages and (found := self._emitter.outage) is not None:
             since, last, error = found
-            epoch_secs = time.time() - time.monotonic()
             text = f"{type(error).__name__}: {error}".partition("\n")[0]
-            outages = [Outage("", self._state.left, since + epoch_secs, last + epoch_secs, text)]
+            outages = [Outage("", self._state.left, since + self._epoch_secs, last + self._epoch_secs, text)]
         return outages
 
     def _note_outages(self) -> None:
@@ -319,7 +320,7 @@ class SpoutLoop:
             self._emitter.raise_outage()
         if outages := state.lasting_outages():
             places = " and ".join(
-                f"{outage.messages:,} messages wait for {outage.operator or 'a sink'!r}, for "
+                f"{outage.count_text} waiting for {outage.operator or 'a sink'!r}, for "
                 f"{outage.last_secs - outage.since_secs:.0f} s now"
                 for outage in outages
             )

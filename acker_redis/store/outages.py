@@ -34,6 +34,11 @@ class Outage(NamedTuple):
     last_secs: float
     error: str
 
+    @property
+    def count_text(self) -> str:
+        """Number of messages, for people."""
+        return f"{self.messages:,} message{'' if self.messages == 1 else 's'}"
+
 
 def write(client: Client, app: str, lane: int, run_id: str, outages: Sequence[Outage]) -> None:
     """Store the outages of the run that holds a lane, in place of the last ones."""
@@ -46,7 +51,6 @@ def write(client: Client, app: str, lane: int, run_id: str, outages: Sequence[Ou
             "operator": outage.operator,
             "messages": outage.messages,
             "since_ms": round(outage.since_secs * 1000),
-            "last_ms": round(outage.last_secs * 1000),
             "error": outage.error[:ERROR_CHARS].encode(errors="replace").decode(),
         }
         for outage in outages[:_MOST]

@@ -255,8 +255,8 @@ local function explain(app, lines)
   end
   for _, outage in ipairs(app.outages) do
     local place = outage.operator ~= '' and outage.operator or 'something unreachable'
-    wrapped(string.format('%s run %s waits for %s since %s, for %s, with %d messages: %s', app.name, outage.run_id, place,
-      clock(outage.since_ms), duration(NOW - outage.since_ms), outage.messages, outage.error), lines)
+    wrapped(string.format('%s run %s waits for %s since %s, for %s, with %d message%s: %s', app.name, outage.run_id, place,
+      clock(outage.since_ms), duration(NOW - outage.since_ms), outage.messages, outage.messages == 1 and '' or 's', outage.error), lines)
   end
   if app.sample.count > 0 and (app.state == 'HANGS' or names[1]) then
     local oldest = app.sample.oldest

@@ -176,6 +176,28 @@ def test_outage_is_noted_for_people_on_call_until_it_is_over(clock: Clock, monke
     assert app_of(acker).client.pipeline([("EXISTS", key)]) == [0]
 
 
+def test_outage_is_noted_again_by_a_spout_that_has_rested(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another run of the lane removes what it finds."""
+    monkeypatch.setattr("acker_redis.spout.loop._NOTE_SECS", 0.0)
+    monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 600.0)
+    monkeypatch.setattr("acker_redis.spout.emitter._WAIT_CAP_SECS", 600.0)
+    acker = fake_acker()
+    made, key = spout(acker), keys.outages(acker.config.app)
+    client = app_of(acker).client
+
+    def emit(emission: Emission) -> None:
+        raise ConnectionRefusedError("no metastore")
+
+    with pytest.raises(AckerError, match="the end"), SpoutLoop(made, emit) as loop:
+        while client.pipeline([("EXISTS", key)]) == [0]:
+            loop.step(block_ms=1)
+        loop.rest()
+        client.pipeline([("DEL", key)])
+        loop.step(block_ms=1)
+        assert client.pipeline([("EXISTS", key)]) == [1]
+        raise AckerError("the end")
+
+
 def test_an_outage_that_lasts_for_ten_minutes_ends_the_run(clock: Clock) -> None:
     made = spout(fake_acker(), retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
 

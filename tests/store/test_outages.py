@@ -15,7 +15,7 @@ def test_outages_are_kept_per_lane_until_there_are_none(source: Any, connect: An
     noted = {lane: json.loads(text) for lane, text in raw.hgetall(keys.outages("orders")).items()}
     (outage,) = noted[b"0"]["outages"]
     assert outage == {
-        "operator": "store", "messages": 30, "since_ms": 100_500, "last_ms": 160_000, "error": "x" * ERROR_CHARS,
+        "operator": "store", "messages": 30, "since_ms": 100_500, "error": "x" * ERROR_CHARS,
     }  # fmt: skip
     assert noted[b"1"]["run_id"] == "run-2"
     app.write_outages("run-1", [], lane=0)

@@ -3,8 +3,6 @@
 import contextlib
 import socket
 import threading
-from types import TracebackType
-from typing import Self
 
 
 class Store:
@@ -32,14 +30,6 @@ class Store:
             self._listener.close()
             self._thread.join()
             self._listener = self._thread = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @staticmethod
     def _serve(listener: socket.socket, answers: int | None) -> None:

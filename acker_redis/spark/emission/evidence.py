@@ -122,10 +122,10 @@ class OperatorEvidence:
         self._branches.difference_update(working)
         counted, doubtful, reasons = [none], dict[str, list[Int64Array]](), dict[str, Reason]()
         for failure in failed:
-            counted.append(_together(packed for reason, packed in failure.reasons.items() if reason.is_expected))
+            counted.append(roots_in(packed for reason, packed in failure.reasons.items() if reason.is_expected))
             unexpected = {reason: packed for reason, packed in failure.reasons.items() if not reason.is_expected}
             if unexpected:
-                roots = _together(unexpected.values())
+                roots = roots_in(unexpected.values())
                 messages = by_root.messages_of(roots)
                 is_doubtful = self._is_doubtful(failure.component, messages)
                 fresh = set(messages[is_doubtful].tolist()) - self._parked
@@ -208,7 +208,8 @@ class MessagesByRoot:
         return self._messages[places] if len(self._roots) else roots[:0]
 
 
-def _together(packed: Iterable[bytes]) -> Int64Array:
+def roots_in(packed: Iterable[bytes]) -> Int64Array:
+    """Return the distinct roots of failures, in order. See `Failure.reasons`."""
     return np.unique(np.concatenate([np.array([], np.int64), *(np.frombuffer(roots, np.int64) for roots in packed)]))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from acker_redis.model.arrays import Int64Array
-from acker_redis.spark.emission.evidence import MessagesByRoot
+from acker_redis.spark.emission.evidence import MessagesByRoot, roots_in
 from acker_redis.spark.proof.metrics import Processed
 from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission
@@ -45,12 +45,12 @@ def mark_outages(
         counted: those that are no outage, as `without_outages` returns them.
         processed: rows that each operator has processed without failing.
     """
-    of_others = _roots_of(counted)
+    of_others = roots_in(packed for failure in counted for packed in failure.reasons.values())
     kept = {(failure.component, reason) for failure in counted for reason in failure.reasons}
     by_outage: dict[str, Int64Array] = {}
     for failure in failed:
-        packed = [of for reason, of in failure.reasons.items() if (failure.component, reason) not in kept]
-        roots = np.setdiff1d(_unpacked(packed), of_others)
+        packed = (of for reason, of in failure.reasons.items() if (failure.component, reason) not in kept)
+        roots = np.setdiff1d(roots_in(packed), of_others)
         if len(roots):
             before = by_outage.get(failure.component, roots)
             by_outage[failure.component] = np.union1d(before, roots)
@@ -79,11 +79,3 @@ def _note_processed(
         several, single = several or message is None, message
     if several or single is not None:
         marks.passed(ANY_OPERATOR, emission.number, None if several else single)
-
-
-def _roots_of(failed: Sequence[Failure]) -> Int64Array:
-    return _unpacked([packed for failure in failed for packed in failure.reasons.values()])
-
-
-def _unpacked(packed: Sequence[bytes]) -> Int64Array:
-    return np.unique(np.concatenate([np.array([], np.int64), *(np.frombuffer(of, np.int64) for of in packed)]))

@@ -44,7 +44,7 @@ def _of_run(pipeline: Pipeline, played: Played) -> Iterator[Fault]:
         acked = {m for emitted in played.emissions for m, outcomes in emitted.outcomes.items() if outcomes == ["ack"]}
         dead = set(played.result.dead_letters)
         messages = {row["id"] for row in played.messages}
-        if pipeline.has_outage and pipeline.harmless and not pipeline.may_fail and dead:
+        if pipeline.outage and pipeline.harmless and not pipeline.may_fail and dead:
             yield Fault("dead letters for an outage", f"{len(dead)} of {len(messages)} messages")
         if acked | dead != messages or acked & dead:
             yield Fault("not done", f"{len(acked)} acked and {len(dead)} dead letters of {len(messages)} messages")
@@ -59,8 +59,8 @@ def _is_of_proof(error: BaseException | None) -> bool:
 
 
 def _of_emission(pipeline: Pipeline, played: Played, emitted: Emitted) -> Iterator[Fault]:
-    where = f"emission {emitted.number}"
-    if emitted.broken_off is not None and pipeline.harmless and not pipeline.faults | pipeline.has_outage:
+    where, is_away = f"emission {emitted.number}", emitted.number < pipeline.outage
+    if emitted.broken_off is not None and pipeline.harmless and not pipeline.faults and not is_away:
         yield Fault("harmless emission failed", f"{where}: {emitted.broken_off}")
     messages = [row for row in played.messages if row["id"] in emitted.outcomes]
     truth = truth_of(pipeline, messages)
@@ -82,5 +82,5 @@ def _of_emission(pipeline: Pipeline, played: Played, emitted: Emitted) -> Iterat
                 yield Fault("acked though a row of it failed", of_message)
             if wrong:
                 yield Fault("false completion", f"{of_message}: {wrong[0]:.500}")
-        elif emitted.broken_off is None and not (wrong or message in truth.failed or pipeline.has_outage):
+        elif emitted.broken_off is None and not (wrong or message in truth.failed or is_away):
             yield Fault("failed though all was written", f"{of_message}: {outcomes[0]}")

@@ -69,10 +69,11 @@ class Pipeline:
         return self.forgets is None and all(step.operator.harmless for step in self.steps)
 
     @property
-    def has_outage(self) -> bool:
-        """Whether a store is away in the first emissions."""
+    def outage(self) -> int:
+        """Number of the first emissions in which a store is away; 0: it never is."""
         struck = [*(step.operator for step in self.steps), *(sink for sink, _ in self.sinks)]
-        return any(getattr(one, "away", None) is not None for one in struck)
+        away = (getattr(one, "away", None) for one in struck)
+        return max((one.emissions for one in away if one is not None), default=0)
 
     @property
     def may_fail(self) -> bool:

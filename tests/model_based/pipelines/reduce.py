@@ -33,7 +33,7 @@ def _smaller(pipeline: Pipeline) -> Iterator[Pipeline]:
         yield replace(pipeline, in_flight=None)
     if pipeline.adaptive:
         yield replace(pipeline, adaptive=False)
-    if pipeline.has_outage:
+    if pipeline.outage:
         yield replace(
             pipeline,
             steps=tuple(replace(step, operator=_always_there(step.operator)) for step in pipeline.steps),

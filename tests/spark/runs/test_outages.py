@@ -1,6 +1,7 @@
 """A store that is away costs no message, and one message that nothing answers ends as a dead letter."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,7 @@ def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    with Store() as store:
+    with closing(Store()) as store:
         yield store
 
 
@@ -124,7 +125,7 @@ def test_run_completes_messages_that_do_not_need_the_store_that_stays_away(case:
     ended = run.run(by_function(run, store, look_up_odd, 999), retry=SHORT)
     assert ended.letters == {}
     assert len(ended.acked) == 30
-    assert "30 messages wait for 'look up'" in str(ended.error)
+    assert "30 messages waiting for 'look up'" in str(ended.error)
 
 
 def test_message_whose_url_never_answers_is_a_dead_letter_alone_at_the_end(case: MakeCase) -> None:

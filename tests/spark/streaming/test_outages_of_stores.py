@@ -1,6 +1,7 @@
 """A store that is away parks messages of a stream, over restarts, and never ends it or dead-letters them."""
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ def test_store_that_stays_away_parks_messages_until_it_is_back_after_a_restart(
     spark: Any, acker: Acker, tmp_path: Path, where: str
 ) -> None:
     give(tmp_path, range(2), range(2, 4))
-    with Store() as store:
+    with closing(Store()) as store:
         with handler_of(acker, tmp_path, reaching(store.port, where), retry=SHORT) as handler:
             start(spark, tmp_path, handler).awaitTermination()
             status = handler.status()
