@@ -62,7 +62,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker("chaos")
         elif versions.is_tried_on_all(item.nodeid):
             item.add_marker("versions")
-        if elsewhere.is_elsewhere(item.nodeid):
+    on_spark = [
+        item.nodeid for item in items if item.get_closest_marker("spark") and not repeats.is_repeat(item.nodeid)
+    ]
+    further = set(elsewhere.further_cases(name for name in on_spark if not elsewhere.is_elsewhere(name)))
+    for item in items:
+        if elsewhere.is_elsewhere(item.nodeid) or item.nodeid in further:
             item.add_marker("matrix")
     items.sort(key=lambda item: scheduling.place(item.nodeid.partition("::")[0]))
 

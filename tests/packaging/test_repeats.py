@@ -35,3 +35,14 @@ def test_elsewhere_is_a_choice_of_tests_by_the_beginning_of_their_names() -> Non
     assert elsewhere.is_elsewhere(f"tests/{file}::test_of_another_name")
     assert elsewhere.is_elsewhere(f"{elsewhere.NAMES[0]}_and_more")
     assert not elsewhere.is_elsewhere("tests/lua/test_expire.py::test_of_any_name")
+
+
+def test_further_parameters_of_tests_on_spark_are_elsewhere() -> None:
+    names = ["tests/spark/test_a.py::test_b[1]", "tests/spark/test_a.py::test_b[2]", "tests/spark/test_a.py::test_c"]
+    each = [f"tests/{elsewhere.EVERY_CASE[-1]}::test_d[{number}]" for number in (1, 2)]
+    assert list(elsewhere.further_cases([*names, *each])) == [names[1]]
+
+
+@pytest.mark.parametrize("beginning", elsewhere.EVERY_CASE)
+def test_files_whose_every_case_runs_exist(beginning: str) -> None:
+    assert (ROOT / "tests" / beginning).exists()

@@ -3,7 +3,10 @@
 Each shows at a higher level, or with more parts of a real installation, what other tests show.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+EVERY_CASE = ("model_based/", "spark/proof/test_id_lineage.py", "spark/test_tracker_invariants.py")
+"""Files below `tests/` whose tests on Spark run with every parameter, because each one is another way to be wrong."""
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "Programs of the docs and demos. The README's programs and the word count demo stay.": (
@@ -128,6 +131,93 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "storm/turns/test_ticks.py::test_a_tick_that_kills_its_worker_each",
         "storm/turns/test_faults.py::test_lost_shuffle_files_and_bolts_that_arent_deterministic_cause_no_false_ack[sinks]",
     ),
+    "A fault that another test shows at a lower level, or at another place of the same code.": (
+        "spark/runtime/test_cluster.py::test_executor_killed",
+        "spark/streaming/test_stream_kills.py::test_resumed_driver",
+        "spark/streaming/test_stream_kills.py::test_killed_driver_loses_no_redis_stream_entry",
+        "spark/runs/test_poison.py::test_poison_search_dead_letters_the_row_breaking_its_job[os._exit",
+        "spark/runs/test_outages.py::test_whole_output_that_is_refused",
+        "spark/runs/test_broken_branches.py::test_messages_of_a_branch",
+        "spark/runs/test_small_sources.py::test_failed_jobs_count",
+        "spark/runs/test_small_sources.py::test_message_that_fails_by_its_row",
+        "spark/runs/test_small_sources.py::test_repaired_program",
+        "spark/runs/test_redis_stream.py::test_consumers_of_a_group",
+        "spark/runs/test_redis_stream.py::test_recreated_stream",
+        "spark/proof/test_blame.py::test_driver_error_ends_a_query",
+        "spark/proof/test_blame.py::test_error_between",
+        "spark/proof/test_blame.py::test_first_batch_killing",
+        "spark/proof/test_blame.py::test_unreachable_sink",
+        "spark/emission/test_late_messages.py::test_failed_rows_end",
+        "spark/emission/test_whole_output.py::test_dead_letters_of_another",
+        "spark/emission/test_whole_output.py::test_driver_error_of_a_first_writer_is_retried",
+        "spark/emission/test_whole_output.py::test_error_of_a_second_writer",
+        "spark/emission/test_whole_output.py::test_group_failing",
+        "spark/emission/test_whole_output.py::test_lasting_driver_error",
+        "spark/emission/test_whole_output.py::test_missing_table",
+        "spark/emission/test_whole_output.py::test_outage_of_a_second_writer",
+        "spark/emission/test_whole_output.py::test_sinks_changing",
+        "spark/emission/test_whole_output.py::test_unreachable_store",
+        "spark/emission/test_whole_output.py::test_whole_output_with_a_wrong_schema",
+        "spark/sinks/test_threads.py::test_bad_row_is_a_dead_letter",
+        "spark/sinks/test_threads.py::test_data_source_of_another_session",
+        "spark/sinks/test_threads.py::test_handled_failure",
+        "storm/turns/test_faults.py::test_a_lost_block",
+        "storm/turns/test_held.py::test_held_tuples_are_failed",
+        "storm/turns/test_state_faults.py::test_a_task_that_idles",
+    ),
+    "Cases of a feature whose main path, and worst faults, stay.": (
+        "spark/applications/test_word_count.py::test_word_count_losing_words",
+        "spark/operators/test_fan_in.py::test_filter_explode_join",
+        "spark/operators/test_fan_in.py::test_flat_map_on_grouped_rows",
+        "spark/operators/test_fan_in.py::test_join_with_an_untracked_table",
+        "spark/operators/test_fan_in.py::test_self_join",
+        "spark/operators/test_fan_in.py::test_union_by_name_with_itself",
+        "spark/operators/test_flat_map.py::test_column_names_with_dots",
+        "spark/operators/test_flat_map.py::test_explode_handles",
+        "spark/proof/test_plans.py::test_sql_joins",
+        "spark/runs/test_dataframe.py::test_active_run_replays",
+        "spark/runs/test_dataframe.py::test_spark_listener",
+        "spark/runs/test_dataframe.py::test_spark_ui",
+        "spark/sinks/test_replaced_sources.py::test_checkpoint_does_not_hide",
+        "spark/sinks/test_replaced_sources.py::test_database_table",
+        "spark/sinks/test_replaced_sources.py::test_output_by_message_may",
+        "spark/sinks/test_replaced_sources.py::test_retry_would_count",
+        "spark/sinks/test_sinks.py::test_dataframe_function_may_run",
+        "spark/sinks/test_sinks.py::test_partition_overwrite",
+        "spark/sinks/test_sinks.py::test_tables_and_partitioned",
+        "spark/sinks/test_sinks.py::test_unknown_source",
+        "spark/sources/test_replayed_messages.py::test_equal_offsets",
+        "spark/sources/test_replayed_messages.py::test_json_csv_and_parquet",
+        "spark/sources/test_replayed_messages.py::test_letters_of_corrupt_rows",
+        "spark/sources/test_replayed_messages.py::test_restarted_run_skips",
+        "spark/sources/test_replayed_messages.py::test_smaller_of_two",
+        "spark/streaming/test_parking_location.py::test_checkpoint_with_a_name",
+        "spark/streaming/test_parking_location.py::test_draft_of_query_json",
+        "spark/streaming/test_parking_location.py::test_emptied_parking",
+        "spark/streaming/test_parking_location.py::test_parking_deleted_between",
+        "spark/streaming/test_parking_location.py::test_parking_disk_staying_full",
+        "spark/streaming/test_parking_location.py::test_parking_in_an_object_store",
+        "spark/streaming/test_parking_location.py::test_parking_restored",
+        "spark/streaming/test_parking_location.py::test_parking_without_query_json",
+        "spark/streaming/test_parking_location.py::test_snapshot_number_that_redis_lost",
+        "spark/streaming/test_parking_location.py::test_start_empty_beside",
+        "spark/streaming/test_parking_location.py::test_unwritable_snapshot",
+        "spark/streaming/test_streams.py::test_changed_id_column",
+        "spark/streaming/test_streams.py::test_column_renamed_in_case",
+        "spark/streaming/test_streams.py::test_columns_may_be_added",
+        "spark/streaming/test_streams.py::test_dropped_column",
+        "spark/streaming/test_streams.py::test_hanging_message",
+        "spark/streaming/test_streams.py::test_parked_failures",
+        "spark/streaming/test_streams.py::test_parking_location_of_another",
+        "spark/streaming/test_streams.py::test_parking_snapshot",
+        "spark/streaming/test_streams.py::test_renamed_column",
+        "spark/streaming/test_streams.py::test_second_message",
+        "spark/streaming/test_streams.py::test_tracked_batches_ends_quietly",
+    ),
+    "Numbers of calls of Java. `make bench` counts them, too.": (
+        "spark/streaming/test_java_calls.py",
+        "storm/turns/test_java_calls.py",
+    ),
 }  # fmt: skip
 """Why they may be left out -> beginnings of their names below `tests/`."""
 
@@ -164,6 +254,16 @@ def is_elsewhere(name: str) -> bool:
     if file in STAY:
         return not test.removeprefix("test_").startswith(STAY[file])
     return name.startswith(NAMES)
+
+
+def further_cases(names: Iterable[str]) -> Iterator[str]:
+    """Yield tests on Spark that run a function of tests again, with a further parameter. `names` are in order."""
+    there: set[str] = set()
+    for name in names:
+        function = name.partition("[")[0]
+        if function in there and not function.removeprefix("tests/").startswith(EVERY_CASE):
+            yield name
+        there.add(function)
 
 
 def unknown(names: Iterable[str]) -> set[str]:
