@@ -159,17 +159,18 @@ class Emitter:
         self._succeeded = True
         self._outages.up()
 
-    def job_failed(self, error: BaseException, in_a_row: int, *, waits: bool = False) -> None:
+    def job_failed(
+        self, error: BaseException, in_a_row: int, *, waits: bool = False, raises_at_end: bool = True
+    ) -> None:
         """Note that the job of the last emission failed, and that one of its messages may be to blame.
-
-        If no emission ever succeeds, the error is raised at the end.
 
         Args:
             error: error that ended it.
             in_a_row: number of emissions whose jobs failed since one succeeded.
             waits: True if no emission is likely to succeed now, which makes delays long.
+            raises_at_end: True to raise the error at the end if no emission ever succeeds.
         """
-        self._failed = None if self._succeeded else error
+        self._failed = error if raises_at_end and not self._succeeded else None
         if is_outage(error):
             self._wait_for(error)
             return

@@ -299,7 +299,10 @@ class SpoutLoop:
             self._job_error = error
             if state.poison_search.is_hopeless and not is_outage(error):
                 _raise_systematic(state.poison_search.in_a_row, error)
-            self._emitter.job_failed(error, state.poison_search.in_a_row, waits=state.poison_search.is_stuck)
+            self._emitter.job_failed(
+                error, state.poison_search.in_a_row, waits=state.poison_search.is_stuck,
+                raises_at_end=state.stops_if_all_fail is None,
+            )  # fmt: skip
         else:
             self._emitter.failed(error)
 
@@ -388,7 +391,7 @@ def run_spout(
         progress: callback, called several times a second, with True while an emission runs.
 
     Raises:
-        AckerError: if `emit` failed repeatedly, or as for `Spout.poll`.
+        AckerError: if `emit` failed repeatedly, or never succeeded; or as for `Spout.poll`.
         Exception: any error of `emit`.
 
     >>> spout.add(np.array([7, 8]))

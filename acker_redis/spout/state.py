@@ -95,7 +95,9 @@ class SpoutState:
         one_by_one: True if the output is written as a whole. An emission then starts only while nothing is in flight, and
             held messages are emitted alone.
         stops_if_all_fail: True if no message becomes a dead letter by failed jobs before another message was acked. Such
-            messages are set aside after their last attempt, and if no others are left, the run ends with the error.
+            messages are set aside after their last attempt, and if no others are left, the run ends with the error. With
+            False such messages become dead letters, and with None, too, but a run without a successful emission then
+            raises the error of its last job.
         aside_errors: operator for which messages were set aside -> error of a run that ends for it.
         outages: messages that wait for the end of an outage.
         causes: (reason, last component) of attempts that did not succeed, indexed by `Attempts.cause_numbers`. The first
@@ -129,7 +131,7 @@ class SpoutState:
         self.gone_spout_ids: set[int] = set()
         self.unread = False
         self.one_by_one = False
-        self.stops_if_all_fail = False
+        self.stops_if_all_fail: bool | None = None
         self.aside_errors: dict[str, AckerError] = {}
         self._app, self._run_id, self._retry, self._keep_letters = app, run_id, retry, keep_letters
         self._goes_on = goes_on

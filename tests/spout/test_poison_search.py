@@ -73,7 +73,7 @@ def test_poison_message_becomes_dead_letter_and_others_are_acked() -> None:
     assert len(job.emitted) <= 4 * PARTS + 5
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.integers(MOST_ALONE, 300), st.data())
 def test_all_but_random_poison_messages_are_acked(messages: int, data: st.DataObject) -> None:
     poison = data.draw(st.sets(st.integers(0, messages - 1), max_size=MOST_ALONE - 1))
@@ -154,7 +154,14 @@ def test_few_messages_that_all_break_their_jobs_are_not_dead_lettered(count: int
     assert len(job.emitted) >= 2 * count
 
 
-@settings(max_examples=12, deadline=None)
+def test_run_that_counts_every_failed_job_returns_with_dead_letters_alone() -> None:
+    made, job = careful(3, {0, 1, 2})
+    made.state.stops_if_all_fail = False
+    run_spout(made, job)
+    assert (set(made.dead_letters), made.done) == ({0, 1, 2}, True)
+
+
+@settings(max_examples=5, deadline=None)
 @given(st.integers(2, 60), st.data())
 def test_poison_messages_are_dead_lettered_once_others_were_acked(messages: int, data: st.DataObject) -> None:
     poison = data.draw(st.sets(st.integers(0, messages - 1), max_size=min(messages, MOST_ALONE) - 1))

@@ -59,9 +59,9 @@ def test_messages_are_attempted_max_attempts_times_before_the_run_ends(case: Mak
     assert ended.emissions == 3
 
 
-def test_failed_jobs_count_by_option(case: MakeCase) -> None:
-    run = case(n=3)
-    assert run.run(refusing({0, 1, 2}), retry=TWICE, stop_if_all_fail=False).letters.keys() == {0, 1, 2}
+def test_failed_jobs_count_by_option_and_the_run_returns(case: MakeCase) -> None:
+    ended = case(n=3).done(refusing({0, 1, 2}), retry=TWICE, stop_if_all_fail=False)
+    assert ended.letters.keys() == {0, 1, 2}
 
 
 def refusing(bad: set[int]) -> Any:
