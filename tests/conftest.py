@@ -67,7 +67,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ]
     further = set(elsewhere.further_cases(name for name in on_spark if not elsewhere.is_elsewhere(name)))
     for item in items:
-        if elsewhere.is_elsewhere(item.nodeid) or item.nodeid in further:
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        if (
+            elsewhere.is_elsewhere(item.nodeid)
+            or item.nodeid in further
+            or elsewhere.is_on_another_server(item.nodeid, parameters)
+        ):
             item.add_marker("matrix")
     items.sort(key=lambda item: scheduling.place(item.nodeid.partition("::")[0]))
 

@@ -43,6 +43,16 @@ def test_further_parameters_of_tests_on_spark_are_elsewhere() -> None:
     assert list(elsewhere.further_cases([*names, *each])) == [names[1]]
 
 
-@pytest.mark.parametrize("beginning", elsewhere.EVERY_CASE)
-def test_files_whose_every_case_runs_exist(beginning: str) -> None:
+def test_other_servers_than_valkey_are_elsewhere_but_for_scripts_and_replies() -> None:
+    name = "tests/ops/test_a.py::test_b"
+    assert [elsewhere.is_on_another_server(name, [7, one]) for one in ("valkey", "redis7", "fake")] == [
+        False,
+        True,
+        True,
+    ]
+    assert not elsewhere.is_on_another_server(f"tests/{elsewhere.EVERY_KIND[0]}test_c.py::test_d", ["redis7"])
+
+
+@pytest.mark.parametrize("beginning", [*elsewhere.EVERY_CASE, *elsewhere.EVERY_KIND])
+def test_files_whose_every_case_or_kind_runs_exist(beginning: str) -> None:
     assert (ROOT / "tests" / beginning).exists()

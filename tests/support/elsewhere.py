@@ -5,8 +5,13 @@ Each shows at a higher level, or with more parts of a real installation, what ot
 
 from collections.abc import Iterable, Iterator
 
-EVERY_CASE = ("model_based/", "spark/proof/test_id_lineage.py", "spark/test_tracker_invariants.py")
+from tests.support import servers
+
+EVERY_CASE = ("model_based/", "spark/proof/test_id_lineage.py")
 """Files below `tests/` whose tests on Spark run with every parameter, because each one is another way to be wrong."""
+
+EVERY_KIND = ("lua/", "ledger/", "client/", "model_based/test_conformance.py")
+"""Files whose tests run on every kind of server, because they see its scripts or replies. All others run on Valkey."""
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
     "Programs of the docs and demos. The README's programs and the word count demo stay.": (
@@ -27,8 +32,11 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "spark/applications/test_word_count.py::test_word_count_in_sql",
         "spark/runs/test_kafka.py::test_program_of_the_docs",
         "spark/runs/test_kafka_exports.py::test_programs_of_the_docs",
+        "docs/test_docs.py::test_the_page_on_tests_runs",
     ),
     "The development stack as a whole. Its configuration and one of its profiles stay.": (
+        "stack/test_alerts.py::test_panels_and_alerts",
+        "stack/test_alerts.py::test_promtool_accepts_config_and_rules[test rules",
         "stack/test_make_stack.py",
         "stack/test_stack.py::test_ctrl_c",
         "stack/test_stack.py::test_kafka_of_the_stack",
@@ -39,6 +47,16 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "Benchmarks as programs. `make bench` runs them, too.": (
         "benchmarks/test_benchmarks.py::test_benchmark_yields",
         "benchmarks/test_spark_benchmarks.py",
+    ),
+    "The gate itself. A green run and a red one stay.": (
+        "packaging/test_gate.py::test_a_dead_process",
+        "packaging/test_gate.py::test_gate_is_red[compares or",
+        "packaging/test_gate.py::test_gate_is_red[dies",
+        "packaging/test_gate.py::test_gate_is_red[no_test",
+        "packaging/test_gate.py::test_gate_is_red[test_waits",
+        "packaging/test_gate.py::test_models_scripts_and_proofs_are_never_run_again[lua",
+        "packaging/test_gate.py::test_models_scripts_and_proofs_are_never_run_again[spark",
+        "packaging/test_gate.py::test_only_tests_that_waited_are_to_be_run_again[-n2",
     ),
     "Sinks tried with the real thing. Each is a cell of the matrix.": ("spark/sinks/test_targets.py",),
     "Topologies on a cluster of processes. Workers, tasks, drivers and blocks that die stay, in one process.": (
@@ -132,6 +150,37 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "storm/turns/test_faults.py::test_lost_shuffle_files_and_bolts_that_arent_deterministic_cause_no_false_ack[sinks]",
     ),
     "A fault that another test shows at a lower level, or at another place of the same code.": (
+        "cli/test_exit_status.py::test_output_to_a_closed_pipe_exits_with_4_quietly[d",
+        "cli/test_exit_status.py::test_output_to_a_closed_pipe_exits_with_4_quietly[-",
+        "cli/test_exit_status.py::test_output_to_a_full_disk_exits_with_4_and_deletes_nothing[dele",
+        "cli/test_exit_status.py::test_output_to_a_full_disk_exits_with_4_and_deletes_nothing[-",
+        "kafka/test_group_commits.py::test_brokers_that_are_away",
+        "kafka/test_group_member.py::test_full_member_keeps",
+        "kafka/test_group_member.py::test_partition_that_left_a_full_member",
+        "kafka/test_group_member.py::test_topic_made_again_while_it_is_read",
+        "model_based/test_random_topologies.py::test_no_false_ack_no_second_outcome_nothing_lost[4",
+        "model_based/test_random_topologies.py::test_no_false_ack_no_second_outcome_nothing_lost[5",
+        "model_based/test_topology_oracle.py::test_a_planted_fault",
+        "ops/test_rotator_process.py::test_rotator_continues_when_its_log_is_on_a_full_disk",
+        "ops/test_rotator_process.py::test_wrong_usage",
+        "spark/emission/test_whole_output.py::test_driver_error_of_a_second_writer",
+        "spark/emission/test_whole_output.py::test_rerun_after_a_kill",
+        "spark/runs/test_outages.py::test_message_whose_url_never_answers",
+        "spark/runs/test_outages.py::test_store_that_is_away_from_the_start",
+        "spark/runs/test_poison.py::test_error_in_every_emission",
+        "spark/runs/test_retries.py::test_emission_aborted_by_spark",
+        "spark/sinks/test_kafka.py",
+        "spark/sinks/test_sinks.py::test_flat_map_error",
+        "spark/sinks/test_threads.py::test_timeout_cancels",
+        "spark/streaming/test_parking_location.py::test_checkpoint_set_back_too_far",
+        "spark/streaming/test_parking_location.py::test_full_parking_disk",
+        "spout/test_dead_letter_replay.py::test_many_dead_letters",
+        "spout/test_poison_search.py::test_many_known_poison_messages",
+        "storm/conformance/test_vectors.py::test_facts_on_the_fake_acker",
+        "storm/turns/test_faults.py::test_a_bolt_that_never_returns",
+        "storm/turns/test_faults.py::test_a_long_turn_renews",
+        "storm/turns/test_state_faults.py::test_a_limit_that_tasks",
+        "storm/turns/test_state_faults.py::test_a_topology_above_its_limit",
         "spark/runtime/test_cluster.py::test_executor_killed",
         "spark/streaming/test_stream_kills.py::test_resumed_driver",
         "spark/streaming/test_stream_kills.py::test_killed_driver_loses_no_redis_stream_entry",
@@ -162,10 +211,20 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "spark/sinks/test_threads.py::test_data_source_of_another_session",
         "spark/sinks/test_threads.py::test_handled_failure",
         "storm/turns/test_faults.py::test_a_lost_block",
-        "storm/turns/test_held.py::test_held_tuples_are_failed",
         "storm/turns/test_state_faults.py::test_a_task_that_idles",
     ),
     "Cases of a feature whose main path, and worst faults, stay.": (
+        "spark/emission/test_whole_output.py::test_dead_letters_of_a_run_are_unwritten",
+        "spark/emission/test_whole_output.py::test_whole_output_without_messages",
+        "spark/runs/test_kafka_exports.py::test_two_applications",
+        "spark/runs/test_kafka_imports.py::test_upstream_messages",
+        "spark/sources/test_files.py::test_typed_values",
+        "spark/sources/test_replaced_files.py::test_deleted_file",
+        "spark/sources/test_replaced_files.py::test_file_without_hashes",
+        "spark/sources/test_replaced_files.py::test_replaced_file",
+        "spark/sources/test_replayed_messages.py::test_corrupt_row",
+        "spark/streaming/test_sent_handlers.py::test_a_c",
+        "storm/turns/test_kafka_spout.py",
         "spark/applications/test_word_count.py::test_word_count_losing_words",
         "spark/operators/test_fan_in.py::test_filter_explode_join",
         "spark/operators/test_fan_in.py::test_flat_map_on_grouped_rows",
@@ -234,10 +293,10 @@ STAY: dict[str, tuple[str, ...]] = {
     "spout/test_leftover_roots.py": ("interrupted_run", "leftover_search", "next_run_settles", "silent_server"),
     "storm/turns/test_batch_spout.py": ("a_batch_whose_kept_rows", "rows_of_each_batch"),
     "storm/turns/test_batches.py": (
-        "a_flush_that_kills", "batches_and_windows_by_number_go_on_over_turns[ByNumber", "windows_by_event_time",
+        "a_flush_that_kills", "windows_by_event_time",
     ),
     "storm/turns/test_dataframe_spout.py": ("a_failed_row", "each_row_is_acked", "rows_of_a_turn_whose_ledger"),
-    "storm/turns/test_held.py": ("a_join_of_two_spouts", "held_tuples_are_failed"),
+    "storm/turns/test_held.py": ("held_tuples_are_failed",),
     "storm/turns/test_state.py": (
         "a_newer_run", "an_ack_task_that_dies", "counts_over_turns", "levels_that_run_again", "rows_are_written_before",
     ),
@@ -254,6 +313,14 @@ def is_elsewhere(name: str) -> bool:
     if file in STAY:
         return not test.removeprefix("test_").startswith(STAY[file])
     return name.startswith(NAMES)
+
+
+def is_on_another_server(name: str, parameters: Iterable[object]) -> bool:
+    """Return True if a test with these parameters runs on another server than Valkey, and sees no scripts or replies of it."""
+    others = set(servers.ALL_NAMES) - {servers.VALKEY.name}
+    return not name.removeprefix("tests/").startswith(EVERY_KIND) and any(
+        isinstance(one, str) and one in others for one in parameters
+    )
 
 
 def further_cases(names: Iterable[str]) -> Iterator[str]:

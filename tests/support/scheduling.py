@@ -64,14 +64,16 @@ ON_SESSION = "tests/storm/turns/"
 APART = "tests/spark/sinks/test_targets.py"
 """A file whose tests of one target go together, and those of another by themselves: each has a JVM of its own."""
 
+KINDS = ("session", "programs", "others")
+
 WANTED = {
     "gw0": ("programs", "others"),
-    "gw1": ("session", "programs"),
+    "gw1": ("session", "programs", "others"),
     "gw2": ("others", "programs"),
-    "gw3": ("session", "others"),
+    "gw3": ("session", "others", "programs"),
 }
-"""What a process takes first, and then. Two take those of the session's kind, as each starts a JVM for it, and that takes ten
-seconds until it is warm."""
+"""What a process takes first, and then. Two take those of the session's kind, and the two others none of them: each starts a
+JVM for it, and that takes ten seconds until it is warm."""
 
 
 @cache
@@ -98,12 +100,16 @@ class ByKind(LoadFileScheduling):  # type: ignore[misc]
         return FIRST.get(file, file)
 
     def _assign_work_unit(self, node: "WorkerController") -> None:
-        wants: tuple[str, ...] = WANTED.get(node.gateway.id, ())
+        wants: tuple[str, ...] = WANTED.get(node.gateway.id, KINDS)
         if not java.ARCHIVE.exists():  # programs start in half the time once it is there
-            wants = tuple("others" if wanted == "programs" else wanted for wanted in wants)
+            wants = tuple(sorted(wants, key="programs".__eq__))
         for wanted in wants:
             mine = next((scope for scope in self.workqueue if kind(scope.partition("::")[0]) == wanted), None)
             if mine is not None:
                 self.workqueue.move_to_end(mine, last=False)
-                break
-        super()._assign_work_unit(node)
+                super()._assign_work_unit(node)
+                return
+        if self.numnodes < len(WANTED):  # nobody else takes what is left
+            super()._assign_work_unit(node)
+        else:
+            node.shutdown()

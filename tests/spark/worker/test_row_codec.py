@@ -23,7 +23,7 @@ def tables(draw: st.DrawFn) -> tuple[list[pa.DataType], list[tuple[Any, ...]]]:
 
 
 @given(table=tables(), start=st.integers(0, 3))
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 def test_row_survives_encoding_and_decoding(table: tuple[list[pa.DataType], list[tuple[Any, ...]]], start: int) -> None:
     types, rows = table
     schema = pa.schema([(f"c{at % 2}", kind) for at, kind in enumerate(types)])

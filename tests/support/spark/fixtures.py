@@ -31,10 +31,7 @@ def _sessions(
     sessions.stop()
 
 
-COMPILED = (
-    "tests/model_based/", "tests/spark/emission/", "tests/spark/operators/", "tests/spark/proof/", "tests/spark/sinks/",
-    "tests/spark/test_tracker",
-)  # fmt: skip
+COMPILED = ("tests/model_based/", "tests/spark/proof/", "tests/spark/test_tracker")
 """Tests for which Spark compiles whole stages, as it does by default. For rows as few as those of the tests, compiling takes a
 quarter of their CPU time. `make matrix` sets ACKER_COMPILED, and Spark compiles for all tests."""
 
