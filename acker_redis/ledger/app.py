@@ -18,10 +18,12 @@ from acker_redis.store import (
     stream_status,
     whole_letters,
 )
+from acker_redis.store.dead_letter import DeadLetterFilter
 from acker_redis.store.lane_leases import Lease
 from acker_redis.store.outages import Outage
 from acker_redis.store.payloads import Payloads
 from acker_redis.store.run_ends import End
+from acker_redis.store.selected_letters import SelectedLetters
 from acker_redis.store.topology_state import TopologyState
 from acker_redis.store.turns import Turn
 
@@ -111,6 +113,10 @@ class App:
     def output_written(self, run_id: str, spout_id: int) -> int:
         """Note that a run has written its whole output; see `whole_letters.output_written`."""
         return whole_letters.output_written(self.client, self.config, run_id, spout_id)
+
+    def selected_letters(self, spout_id: int, wanted: DeadLetterFilter) -> SelectedLetters:
+        """Select dead letters whose messages a run processes again."""
+        return SelectedLetters(self.client, self.config.app, spout_id, wanted)
 
     def snapshot_number(self, query: str) -> int | None:
         """Read the number of the newest snapshot of a stream's query; None: there is none, or it isn't known."""

@@ -1,8 +1,8 @@
 """Dead-letter stream of an app: messages whose attempts are exhausted.
 
 It is a plain stream at `acker:{app}:dead_letters`, readable with `XRANGE`. Only `delete` removes letters, a spout that was
-asked to `replay` a letter, once the message is done, and a run with output `whole` those of runs before it that have not
-written theirs. Each entry has the version of its fields in `format`.
+asked to `replay` a letter or a run with `only_dead_letters`, once the message is done, and a run with output `whole` those
+of runs before it that have not written theirs. Each entry has the version of its fields in `format`.
 """
 
 import logging
@@ -197,7 +197,7 @@ class DeadLetters:
         is removed once its message was acked, or became a new letter.
 
         Letters that can't be replayed are skipped. These are letters without their message, and letters of a `run_tracked`
-        that is over. Run the messages of the latter again from their source.
+        that is over. Run the messages of the latter again with `only_dead_letters` of `run_tracked`.
 
         Args:
             wanted: filter of the letters to replay.

@@ -72,19 +72,17 @@ assert counts == {"the": 2, "cat": 1, "dog": 1}, counts
 
 AGAIN = """
 import os
-from datetime import datetime, timedelta
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from acker_redis import Acker, RetryPolicy
-from acker_redis.spark import Tracker, prepare_environment, read_dead_letters, read_files, run_tracked, with_message_id
+from acker_redis import Acker, DeadLetterFilter, RetryPolicy
+from acker_redis.spark import Tracker, prepare_environment, read_files, run_tracked
 
 prepare_environment()
 session = SparkSession.builder.master("local[2,4]").config("spark.sql.shuffle.partitions", "2").getOrCreate()
 acker = Acker.connect(os.environ["ACKER_REDIS_URL"], app="again")
 orders = session.createDataFrame([(1, "tea,milk"), (2, "bread"), (3, None)], "order bigint, items string")
-last_night = datetime.now() - timedelta(hours=1)
 Path("lines").mkdir()
 Path("lines/1.txt").write_text("the cat")
 
@@ -106,7 +104,7 @@ PAGES = {
     "guides/aggregates.md": ("", ""),
     "guides/applications.md": ("", ""),
     "guides/from-queues.md": (STREAMS, ""),
-    "guides/run-again.md": (AGAIN, ""),
+    "guides/run-again.md": (AGAIN, "assert acker.dead_letters.count() == 0"),
     "guides/spark.md": ("", ""),
     "guides/streams.md": (STREAMS + PARKED[0], PARKED[1]),
     "operate/hosted-spark.md": ("", ""),

@@ -206,6 +206,7 @@ def test_replay_command_counts_letters_and_asks_for_confirmation(url, connect) -
     assert refused.exit_code == 1
     assert "6 letters, 5 of them can be replayed (3 by spout_id 0, 2 by spout_id 1)" in refused.stdout
     assert "1 letters can't be replayed from here" in refused.stderr
+    assert "run_tracked(..., only_dead_letters=DeadLetterFilter(...))" in refused.stderr
     assert acker.dead_letters.replaying() == 0
     done = run(*ask, "--yes", "--rate", "1000")
     assert done.exit_code == 0, done.exception

@@ -105,6 +105,15 @@ class RunMessages:
         self._count = len(ids)
         return ids
 
+    def read_ids_among(self, wanted: Int64Array) -> Int64Array:
+        """Read which of these ids the messages have. The others aren't to be done.
+
+        Raises:
+            PipelineError: such an id is not distinct.
+        """
+        self._count = -1
+        return _read(among(self.frame, self.column, wanted), self.column)[0]
+
     def all_messages(self) -> DataFrame:
         """Return the rows of all messages."""
         return self.frame
@@ -281,8 +290,9 @@ def with_message_id(frame: DataFrame, *, partition: str = "file", offset: str = 
     The ids are those that `MessageIds.offsets` makes. In rows of Kafka the topic is part of the partition.
 
         lines = with_message_id(read_files(spark, "logs"))
-        again = lines.join(read_dead_letters(spark, acker).select("message_id"), "message_id", "left_semi")
-        run_tracked(again, pipeline, acker=acker, ids="message_id")
+        lines.join(read_dead_letters(spark, acker), "message_id").select("file", "row", "detail").show()
+
+    To run the messages of dead letters again, pass `only_dead_letters` to `run_tracked`.
 
     Args:
         frame: one row per message.

@@ -2,8 +2,9 @@
 
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
@@ -27,6 +28,7 @@ from acker_redis.spark.runs.options import (
     RunSettings,
     check_max_dead_letters,
     check_messages,
+    check_only_dead_letters,
     message_ids,
     replay_from,
     run_settings,
@@ -43,8 +45,10 @@ from acker_redis.spout.loop import run_spout
 from acker_redis.spout.offset_file import OffsetFile
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
-from acker_redis.store.dead_letter import FROM_RUN, DeadLetter
+from acker_redis.store.dead_letter import FROM_RUN, DeadLetter, DeadLetterFilter
+from acker_redis.store.lane_leases import Lease
 from acker_redis.store.payloads import Payloads
+from acker_redis.store.selected_letters import SelectedLetters
 
 SAVE_SECS = 1.0
 """Shortest interval between two writes of the offset file, which is also written at the end."""
@@ -62,6 +66,7 @@ def run_tracked(
     max_dead_letters: float | None = None,
     stop_if_all_fail: bool = True,
     dead_letter_bytes: int = 0,
+    only_dead_letters: DeadLetterFilter | None = None,
     max_spout_pending: int | None = None,
     emit_timeout_secs: float | None = None,
     run_id: str | None = None,
@@ -113,6 +118,13 @@ def run_tracked(
             for failed jobs, if no message has come through in this run. Records of `read_files` that can't be read count as
             messages that failed with such an exception.
         dead_letter_bytes: longest message that a dead letter keeps as JSON, in bytes, at most 1 MiB; 0: only its id.
+        only_dead_letters: filter of dead letters, such as `DeadLetterFilter(run_id="orders-of-monday")`, whose messages are
+            run with all attempts. Other messages are left out. A letter is deleted once its message was acked or has a new
+            letter, so running again after a crash is safe. Only letters of this `spout_id` that exist at the start count,
+            and their ids must belong to the same messages as in the run that wrote them. Letters stay if `messages` lacks
+            their message, if a spout was asked to replay them, if they are `unwritten`, or if they have a `place`.
+            `RunResult.letters_left` counts them. It can't be combined with output `whole` or progress of offsets. None: all
+            messages are run.
         max_spout_pending: limit on messages in flight. None: no limit.
         emit_timeout_secs: time after which the jobs of an emission are cancelled, in seconds. The emission is then retried
             in parts until a message whose work never ends is alone, as with a message that kills its worker. Must be
@@ -154,7 +166,8 @@ def run_tracked(
     notify = None if on_messages_done is None else with_retries(on_messages_done, "on_messages_done")
     return run_dataframe(
         messages, pipeline, settings, message_ids("run_tracked", ids), replay_from("run_tracked", replay), run_id, output,
-        None if notify is None else lambda done, _: notify(done), progress, max_dead_letters, learns_ids=True,
+        None if notify is None else lambda done, _: notify(done), progress, max_dead_letters, only_dead_letters,
+        learns_ids=True,
     )  # fmt: skip
 
 
@@ -169,6 +182,7 @@ def run_dataframe(
     on_done: Callable[[Int64Array, Spout], object] | None,
     progress: OnProgress | None,
     max_dead_letters: float | None = None,
+    only_dead_letters: DeadLetterFilter | None = None,
     *,
     learns_ids: bool = False,
 ) -> RunResult:
@@ -182,6 +196,7 @@ def run_dataframe(
     check_messages(messages)
     check_output(output)
     check_max_dead_letters(max_dead_letters, output)
+    check_only_dead_letters(only_dead_letters, output, ids)
     if output == "whole":
         _check_whole(ids, replay, settings)
     arguments.check_column_names(messages.columns, "run_tracked")
@@ -212,7 +227,13 @@ def run_dataframe(
         completed = _CompletedMessages(spout, offsets, kept, on_done)
         spout.on_done = completed.done
         with noting_error(acker, spout.lane, run_id, settings.spout_id):
-            if learns_ids and output == "by_message" and may_learn_ids(messages, settings, ids, replay):
+            if only_dead_letters is not None:
+                with _holding(app_of(acker).lease(lane=spout.lane, run_id=run_id)):
+                    letters = app_of(acker).selected_letters(settings.spout_id, only_dead_letters)
+                    with own_errors(), reading_ids(messages.sparkSession, key, settings.emit_timeout_secs):
+                        spout.add(_of_letters(source, letters))
+                completed.letters = letters
+            elif learns_ids and output == "by_message" and may_learn_ids(messages, settings, ids, replay):
                 spout.state.unread = True
             else:
                 with own_errors(), reading_ids(messages.sparkSession, key, settings.emit_timeout_secs):
@@ -256,7 +277,7 @@ def run_dataframe(
             with noting_error(acker, spout.lane, run_id, settings.spout_id):
                 emit(spout.state.empty_emission())
 
-        if not (spout.state.unread or spout.state.fresh) and whole_output is None:
+        if not (spout.state.unread or spout.state.fresh) and whole_output is None and completed.letters is None:
             emit_nothing()
         with nullcontext() if whole_output is None else whole_output.naming_sinks():
             run_spout(spout, inheritable_thread_target(spark)(emit), between)
@@ -264,7 +285,8 @@ def run_dataframe(
                 if whole_output.refused:
                     time.sleep(whole_output.delay_secs)
                 emit_nothing()
-        return result_of(spout, time.monotonic() - started, completed.end())
+        result = result_of(spout, time.monotonic() - started, completed.end())
+        return result if completed.letters is None else replace(result, letters_left=completed.letters.left)
 
 
 def _check_whole(ids: MessageIds, replay: ReplayFrom, settings: RunSettings) -> None:
@@ -287,13 +309,36 @@ def _check_whole(ids: MessageIds, replay: ReplayFrom, settings: RunSettings) -> 
         )
 
 
+@contextmanager
+def _holding(lease: Lease) -> Iterator[None]:
+    """Hold a lane of which the run's loop takes hold afterwards. Until then, no other run gets it."""
+    try:
+        lease.acquire()
+        yield
+    finally:
+        lease.abandon()
+
+
+def _of_letters(source: RunMessages, letters: SelectedLetters) -> Int64Array:
+    """Read the ids of letters whose messages the source has. The other letters stay."""
+    ids = letters.message_ids
+    if len(ids):
+        ids = source.read_ids_among(ids)
+    letters.keep_only(ids)
+    return ids
+
+
 def _ids_of_letters(letters: list[DeadLetter]) -> list[int]:
     """Load replays for `dead_letter_replay.ReplayLoader`: the source of the run has every message."""
     return [letter.message_id for letter in letters]
 
 
 class _CompletedMessages:
-    """Pass completed messages on to the callback, the offset file and the payload store."""
+    """Pass completed messages on to the callback, the offset file, the payload store, and the letters that are run again.
+
+    Attributes:
+        letters: letters that are deleted with their messages; None: all messages are run.
+    """
 
     def __init__(
         self,
@@ -304,6 +349,7 @@ class _CompletedMessages:
     ) -> None:
         self._spout, self._offsets, self._kept, self._on_done = spout, offsets, kept, on_done
         self._saved_at = time.monotonic()
+        self.letters: SelectedLetters | None = None
 
     def done(self, message_ids: Int64Array) -> None:
         if self._on_done is not None:
@@ -315,6 +361,8 @@ class _CompletedMessages:
                 self._saved_at = time.monotonic()
         if self._kept is not None:
             self._kept.remove(message_ids.tolist())
+        if self.letters is not None:
+            self.letters.done(message_ids)
 
     def end(self) -> dict[str, int]:
         """Save for the last time. Return the completed offsets."""

@@ -19,6 +19,7 @@ from acker_redis.spark.runtime.executor_check import check_url
 from acker_redis.spark.sources.files import FILE, ROW
 from acker_redis.spout.offset_file import OffsetFile
 from acker_redis.spout.retry import RetryPolicy
+from acker_redis.store.dead_letter import DeadLetterFilter
 
 
 @dataclass(frozen=True)
@@ -359,6 +360,31 @@ def check_max_dead_letters(most: object, output: str) -> None:
         raise BadConfigError(
             f"max_dead_letters={most!r} has no effect with output={output!r}. Other messages are written before one becomes a "
             'dead letter. Check result.counts.dead_lettered, or use output="whole".'
+        )
+
+
+def check_only_dead_letters(wanted: object, output: str, ids: MessageIds) -> None:
+    """Check the option `only_dead_letters`.
+
+    Raises:
+        BadConfigError: it is neither None nor a filter, or can't be combined with the output or the progress.
+    """
+    if wanted is None:
+        return
+    if not isinstance(wanted, DeadLetterFilter):
+        raise BadConfigError(
+            f"only_dead_letters={wanted!r:.100} is not a DeadLetterFilter. Pass one, such as "
+            'DeadLetterFilter(run_id="orders-of-monday").'
+        )
+    if output == "whole":
+        raise BadConfigError(
+            'only_dead_letters can\'t be combined with output="whole". The rows of these messages alone would replace the '
+            'whole output. Run all messages, or use output="by_message".'
+        )
+    if ids.progress is not None:
+        raise BadConfigError(
+            "only_dead_letters can't be combined with progress of offsets. An OffsetFile has dead letters as done, so the run "
+            "would skip them. Omit progress."
         )
 
 

@@ -43,6 +43,7 @@ class RunResult:
         completed_offsets: partition -> first offset that is not known to be done. Empty without an `OffsetFile`.
         duration_secs: time from the call to its end, in seconds.
         skipped: number of records that `run_kafka` skipped, because no message waits for them upstream.
+        letters_left: number of letters that match `only_dead_letters`, and stay. The log says why.
     """
 
     run_id: str
@@ -51,6 +52,7 @@ class RunResult:
     completed_offsets: Mapping[str, int] = field(repr=False)
     duration_secs: float
     skipped: int = 0
+    letters_left: int = 0
 
 
 OnProgress: TypeAlias = Callable[[Progress], object]

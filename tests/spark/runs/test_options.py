@@ -12,12 +12,14 @@ from acker_redis.spark.runs.options import (
     MessageIds,
     ReplayFrom,
     check_max_dead_letters,
+    check_only_dead_letters,
     message_ids,
     replay_from,
     run_settings,
 )
 from acker_redis.spark.runs.run_result import Progress, RunResult, progress_of, result_of
 from acker_redis.spout.spout import Spout
+from acker_redis.store.dead_letter import EVERY_LETTER, DeadLetterFilter
 from acker_redis.testing import fake_acker
 
 
@@ -120,6 +122,31 @@ def test_limit_of_dead_letters_is_a_number_or_a_share(limit: Any) -> None:
 def test_other_limits_of_dead_letters_are_refused(wrong: Any) -> None:
     with pytest.raises(BadConfigError, match=r"max_dead_letters=.* is neither a number nor a share of messages\. Use "):
         check_max_dead_letters(wrong, "whole")
+
+
+@pytest.mark.parametrize("wanted", [None, EVERY_LETTER, DeadLetterFilter(run_id="monday")])
+def test_letters_are_selected_by_a_filter(wanted: Any) -> None:
+    check_only_dead_letters(wanted, "by_message", MessageIds.offsets())
+
+
+WITH_FILE = MessageIds.offsets(progress=OffsetFile("progress.json"))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "output", "ids", "told"),
+    [
+        ("monday", "by_message", MessageIds.offsets(), "only_dead_letters='monday' is not a DeadLetterFilter"),
+        (True, "by_message", MessageIds.offsets(), "only_dead_letters=True is not a DeadLetterFilter"),
+        (EVERY_LETTER, "whole", MessageIds.offsets(), "would replace the whole output"),
+        (EVERY_LETTER, "by_message", WITH_FILE, "has dead letters as done"),
+    ],
+)
+def test_letters_are_refused_where_they_would_replace_others_or_be_skipped(
+    wanted: Any, output: str, ids: MessageIds, told: str
+) -> None:
+    with pytest.raises(BadConfigError, match=told):
+        check_only_dead_letters(wanted, output, ids)
+    check_only_dead_letters(None, output, ids)
 
 
 def test_progress_tells_of_messages_in_flight_and_queued() -> None:
