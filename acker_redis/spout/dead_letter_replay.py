@@ -101,9 +101,11 @@ class DeadLetterReplay:
                 if letter is not None and self._identify is not None and self._identify(letter) is not None
             ]  # fmt: skip
             if own:
-                # First here, then gone there: a crash in between repeats a replay, and loses none.
+                # First here, then gone there: a crash in between repeats a replay, and loses none. One pipeline would go on
+                # behind a refusal.
                 added = [value for entry_id in own for value in (scores[entry_id], entry_id)]
-                self._client.pipeline([("ZADD", self._key, "NX", *added), ("ZREM", key, *own)])
+                self._client.pipeline([("ZADD", self._key, "NX", *added)])
+                self._client.pipeline([("ZREM", key, *own)])
 
     def done(self, message_ids: Int64Array) -> None:
         """Delete the letters of messages that were acked or have a new letter."""

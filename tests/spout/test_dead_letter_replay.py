@@ -1,18 +1,20 @@
 """Dead letters that are replayed: no message is lost, whichever process dies, and whenever."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from acker_redis import Acker, BadBatchError, BadConfigError, DeadLetter
+from acker_redis import Acker, BadBatchError, BadConfigError, DeadLetter, ServerOutOfMemoryError
 from acker_redis.spout.dead_letter_replay import MOST_AT_ONCE
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
 from acker_redis.store.dead_letter import DeadLetterFilter
 from acker_redis.testing import fake_acker, wait_until
+from acker_redis.testing.server import Server
 from tests.support.spouts import emit, spout
 
 
@@ -279,3 +281,21 @@ def test_requests_of_a_spout_that_is_gone_are_taken_over_by_one_that_knows_the_l
     assert left(acker) == [(3, "before"), (4, "before")]
     assert (acker.dead_letters.replaying(0), acker.dead_letters.replaying(1)) == (1, 1)
     assert made.counts.acked == 2
+
+
+def test_requests_that_a_full_server_refuses_to_move_stay(
+    start_server: Callable[..., Server], open_acker: Callable[..., Acker], plain: Callable[..., Any]
+) -> None:
+    server = start_server()
+    raw = plain(server.url)
+    acker = open_acker(server.url, lanes=3, outage_timeout_secs=0.1)
+    acker.dead_letters.add([letter(1, spout_id=1)])
+    assert acker.dead_letters.replay() == 1
+    made = taker(acker, identify=lambda letter: letter.message_id)
+    raw.config_set("maxmemory", 1)
+    with pytest.raises(ServerOutOfMemoryError):
+        made.take_over_replays([1])
+    raw.config_set("maxmemory", 0)
+    assert acker.dead_letters.replaying(1) == 1
+    made.take_over_replays([1])
+    assert (acker.dead_letters.replaying(0), acker.dead_letters.replaying(1)) == (1, 0)
