@@ -171,11 +171,20 @@ def limit(
             "--max-state-bytes", help="Largest size of the state of all topologies, in bytes of keys and values."
         ),
     ] = None,
+    dead_letter_days: Annotated[
+        float | None,
+        typer.Option(
+            "--dead-letter-days", help="Age from which the rotator removes dead letters, in days. Without it they stay."
+        ),
+    ] = None,
     none: Annotated[bool, typer.Option("--none", help="Remove all limits.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Set an app's limits and print those in force. Limits that you don't pass stay as they are."""
-    given = {"max_pending": max_pending, "max_payload_bytes": max_payload_bytes, "max_state_bytes": max_state_bytes}
+    given = {
+        "max_pending": max_pending, "max_payload_bytes": max_payload_bytes, "max_state_bytes": max_state_bytes,
+        "dead_letter_days": dead_letter_days,
+    }  # fmt: skip
     given = {name: value for name, value in given.items() if value is not None}
     if none and given:
         raise typer.BadParameter(

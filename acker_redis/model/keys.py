@@ -94,9 +94,19 @@ def outages(app: str) -> str:
     return f"acker:{{{app}}}:outages"
 
 
-def replays(app: str, spout_id: int) -> str:
+def replays(app: str, spout_id: int | str) -> str:
     """Key of a spout's requested replays: ZSET, entry ids of dead letters by time of request."""
     return f"acker:{{{app}}}:replay:{spout_id}"
+
+
+def replay_takers(app: str) -> str:
+    """Key of spouts that took over replays that were requested of others: SET of their spout_ids."""
+    return f"acker:{{{app}}}:replay_takers"
+
+
+def expired_letters(app: str) -> str:
+    """Key of the number of dead letters that were removed because of their age: HASH with `total`."""
+    return f"acker:{{{app}}}:expired_letters"
 
 
 def completed_offsets(app: str, spout_id: int) -> str:

@@ -69,6 +69,9 @@ _COMMANDS = {
     Role.ONCALL: ("@read", "-@dangerous", "time", "scan"),
 }  # fmt: skip
 
+_LETTER_COMMANDS = ("time", "xrange", "xdel", "smembers", "zcard", "zscore", "hincrby")
+"""Commands that a rotator calls to remove dead letters that are too old."""
+
 _REPORTS = ("xinfo", "memory|usage", "xrevrange", "xrange", "get", "exists", "cluster|nodes")
 """Commands that reports call. `status` and `--metrics` use the reports, too."""
 
@@ -139,7 +142,7 @@ def users(
         User(
             f"{app or _ALL_APPS}-{role}",
             role,
-            (*_keys(role, app, kind), *_allowed(role, kind)),
+            (*_keys(role, app, kind), *_allowed(role, kind), *_selectors(role, app, kind)),
             secrets.token_hex(_PASSWORD_BYTES) if password is None else password,
         )
         for role in roles
@@ -150,8 +153,24 @@ def users(
 def _allowed(role: Role, kind: ServerKind) -> list[str]:
     reports = (*_REPORT_CALLS[kind], *_REPORTS) if role in SHARED_ROLES else ()
     calls = () if role is Role.ONCALL else _CALLS[kind]
-    commands = dict.fromkeys((*_COMMANDS[role], *_GREETING, *calls, *reports))
+    letters = _LETTER_COMMANDS if role is Role.ROTATOR and kind is ServerKind.SCRIPTS else ()
+    commands = dict.fromkeys((*_COMMANDS[role], *_GREETING, *calls, *reports, *letters))
     return [command if command.startswith("-") else f"+{command}" for command in commands]
+
+
+def _selectors(role: Role, app: str | None, kind: ServerKind) -> list[str]:
+    """Return further permissions, each for some keys and commands together. Redis 6.2 has none."""
+    if role is not Role.ROTATOR or kind is ServerKind.SCRIPTS:
+        return []
+    name = "*" if app is None else app
+    patterns = (
+        keys.dead_letters(name), keys.replays(name, "*"), keys.replay_takers(name), keys.expired_letters(name)
+    )  # fmt: skip
+    rules = (
+        *(f"~{pattern}" for pattern in patterns),
+        *(f"+{command}" for command in (*_CALLS[kind], *_LETTER_COMMANDS)),
+    )
+    return [f"({' '.join(rules)})"]
 
 
 def _keys(role: Role, app: str | None, kind: ServerKind) -> list[str]:

@@ -81,6 +81,7 @@ class AppState:
         tick_ms: time between two ticks.
         memory_bytes: memory of its keys, estimated from a sample if there are many shards. None without permission.
         dead_letters: number of messages whose attempts are exhausted. None without permission.
+        expired_letters: number of dead letters that rotators removed because of their age. None without permission.
         failed_runs: number of lanes whose last run ended with an error and that no other run has used since.
         pending_by_component: number of the examined roots, by last component.
         counters: counts since the shards were created, by the names of `Stats`.
@@ -107,6 +108,7 @@ class AppState:
     tick_ms: int
     memory_bytes: int | None
     dead_letters: int | None
+    expired_letters: int | None = None
     failed_runs: int = 0
     pending_by_component: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
@@ -278,6 +280,7 @@ def _merged(rows: Sequence[dict[str, Any]]) -> AppState:
         tick_ms=max(row["tick_ms"] for row in rows),
         memory_bytes=_total(row.get("memory_bytes") for row in rows),
         dead_letters=_total(row.get("dead_letters") for row in rows),
+        expired_letters=_total(row.get("expired_letters") for row in rows),
         failed_runs=sum(row["failed_runs"] for row in rows),
         pending_by_component=dict(by_component.most_common()),
         counters=dict(counters),

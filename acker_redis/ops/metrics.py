@@ -125,6 +125,9 @@ def _families(states: Sequence[AppState]) -> Iterator[Metric]:
     begun = CounterMetricFamily("acker_roots_begun", "Roots that got their owner.", labels=_APP)
     late = CounterMetricFamily("acker_late_updates", "Acks and fails of roots that had settled.", labels=_APP)
     orphaned = CounterMetricFamily("acker_roots_orphaned", "Roots that expired without owner.", labels=_APP)
+    expired = CounterMetricFamily(
+        "acker_expired_letters", "Dead letters that rotators removed because of their age.", labels=_APP
+    )
     in_state = GaugeMetricFamily("acker_app_state", "1 for the state that an app is in.", labels=("app", "state"))
     gauges = {
         "pending": GaugeMetricFamily("acker_roots_pending", "Roots without outcome.", labels=_APP),
@@ -144,6 +147,8 @@ def _families(states: Sequence[AppState]) -> Iterator[Metric]:
         begun.add_metric((state.app,), state.counters["inits"])
         late.add_metric((state.app,), state.counters["late_updates"])
         orphaned.add_metric((state.app,), state.counters["orphaned"])
+        if state.expired_letters is not None:
+            expired.add_metric((state.app,), state.expired_letters)
         for name in SEVERITY:
             in_state.add_metric((state.app, name), state.state == name)
         values = {
@@ -159,7 +164,7 @@ def _families(states: Sequence[AppState]) -> Iterator[Metric]:
         for name, value in values.items():
             if value is not None:
                 gauges[name].add_metric((state.app,), value)
-    yield from (settled, begun, late, orphaned, in_state, *gauges.values())
+    yield from (settled, begun, late, orphaned, expired, in_state, *gauges.values())
 
 
 def _topologies(states: Sequence[AppState]) -> Iterator[Metric]:

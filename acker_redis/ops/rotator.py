@@ -1,4 +1,4 @@
-"""The rotator: a long-running process that ticks every app, drains death row, and survives outages.
+"""The rotator: a long-running process that ticks every app, drains death row, removes old letters, and survives outages.
 
 It is the only long-running process of an acker. Any number of copies may run: the server's clock guards each tick, so it
 happens once, and every copy may drain. Apps take turns, with a bounded part of their shards each, so a large or damaged app
@@ -25,6 +25,7 @@ from acker_redis.errors import (
 from acker_redis.ledger.expiry import Rotation
 from acker_redis.ledger.shards import Shards
 from acker_redis.model.types import Rotated
+from acker_redis.ops.letter_retention import LetterRetention
 from acker_redis.store.apps import AppScan, stored_config
 
 log = logging.getLogger("acker_redis.rotator")
@@ -108,6 +109,7 @@ class Rotator:
         self._discovered_at = float("-inf")
         self._outages = Outages(log)
         self._nodes_down: set[str] = set()
+        self._retention = LetterRetention()
         self._backoff = Backoff(base=_BACKOFF_BASE_SECS, cap=_BACKOFF_CAP_SECS)
 
     def run(self, stop: threading.Event) -> None:
@@ -135,7 +137,9 @@ class Rotator:
             stop.wait(pause)
 
     def run_once(self, stop: threading.Event | None = None) -> float:
-        """Run one turn of every app that is due. Return the seconds until the next one is due.
+        """Run one turn of every app that is due, and one step of the retention of letters.
+
+        Return the seconds until the next call is due.
 
         Args:
             stop: event that ends the pass. Once it is set, no other app gets its turn, and the search for apps ends.
@@ -154,14 +158,16 @@ class Rotator:
             if stop.is_set():
                 break
             self._take_turn(app, client)
+        letters_due = float("inf") if stop.is_set() else self._retention.step(client, self._apps)
         self._look_at_nodes(client)
         if self._scan is not None:
             return 0.0
         next_due = min((app.due for app in self._apps.values()), default=float("inf"))
-        return max(0.0, min(next_due, self._discovered_at + _DISCOVERY_SECS) - time.monotonic())
+        return max(0.0, min(next_due, letters_due, self._discovered_at + _DISCOVERY_SECS) - time.monotonic())
 
     def close(self) -> None:
         """Close the connection."""
+        self._retention.close()
         if self._client is not None:
             self._client.close()
 

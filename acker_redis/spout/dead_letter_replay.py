@@ -49,7 +49,7 @@ class DeadLetterReplay:
             identify: function that returns the message id in this run. It returns None for letters that are left to others.
                 None: a letter's own id.
         """
-        self._only_run, self._identify = only_run, identify
+        self._only_run, self._identify, self._spout_id = only_run, identify, spout_id
         self._client, self._app, self._letters, self._load = client, app, DeadLetters(client, app), load
         self._key, self._dead = keys.replays(app, spout_id), keys.dead_letters(app)
         self._under_way: dict[int, list[str]] = {}
@@ -101,9 +101,10 @@ class DeadLetterReplay:
                 if letter is not None and self._identify is not None and self._identify(letter) is not None
             ]  # fmt: skip
             if own:
-                # First here, then gone there: a crash in between repeats a replay, and loses none. One pipeline would go on
-                # behind a refusal.
+                # First here, then gone there: a crash in between repeats a replay, and loses none. Before both, the rotator
+                # learns where requests are, so that it keeps their letters. One pipeline would go on behind a refusal.
                 added = [value for entry_id in own for value in (scores[entry_id], entry_id)]
+                self._client.pipeline([("SADD", keys.replay_takers(self._app), self._spout_id)])
                 self._client.pipeline([("ZADD", self._key, "NX", *added)])
                 self._client.pipeline([("ZREM", key, *own)])
 

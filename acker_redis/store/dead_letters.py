@@ -2,7 +2,8 @@
 
 It is a plain stream at `acker:{app}:dead_letters`, readable with `XRANGE`. Only `delete` removes letters, a spout that was
 asked to `replay` a letter or a run with `only_dead_letters`, once the message is done, and a run with output `whole` those
-of runs before it that have not written theirs. Each entry has the version of its fields in `format`.
+of runs before it that have not written theirs. If the app has a retention, a rotator removes older ones (`letter_expiry`).
+Each entry has the version of its fields in `format`.
 """
 
 import logging

@@ -3,7 +3,7 @@
 Two places enforce the limit of pending roots. A spout at the limit emits nothing. Redis refuses new roots per shard, so that
 a program that ignores the limit can't starve other apps. Each shard has its part of the limit in its `meta`. The part
 includes a margin, because a hash spreads roots unevenly. The limit of state is a field of the hash with its sizes, too, which
-its scripts read.
+its scripts read. The rotator applies the retention of dead letters.
 """
 
 import math
@@ -16,7 +16,10 @@ from acker_redis.model.config import AckerConfig
 from acker_redis.model.ids import SLOTS
 from acker_redis.model.keys import ShardKeys
 
-_FIELDS = ("max_pending", "max_payload_bytes", "max_state_bytes")
+_FIELDS = {"max_pending": int, "max_payload_bytes": int, "max_state_bytes": int, "dead_letter_days": float}
+"""Fields of the hash, and functions that read their values."""
+
+_MOST_DAYS = 36_500
 _DEVIATIONS = 6
 """Margin of a shard's part for uneven spreading, in standard deviations. Few shards exceed it by chance."""
 
@@ -31,6 +34,8 @@ class Limits:
         max_payload_bytes: maximum size of a message kept for replay or with a dead letter, in bytes; 0 keeps none.
         max_state_bytes: maximum size of the state of all topologies, in bytes of keys and values. A turn that would exceed
             it changes nothing.
+        dead_letter_days: age from which the rotator removes dead letters, in days, above 0. Letters whose replay was
+            requested stay until it is over.
 
     Raises:
         BadConfigError: a limit is out of range.
@@ -39,11 +44,13 @@ class Limits:
     max_pending: int | None = None
     max_payload_bytes: int | None = None
     max_state_bytes: int | None = None
+    dead_letter_days: float | None = None
 
     def __post_init__(self) -> None:
         _check_int("max_pending", self.max_pending, 1)
         _check_int("max_payload_bytes", self.max_payload_bytes, 0)
         _check_int("max_state_bytes", self.max_state_bytes, 0)
+        _check_days("dead_letter_days", self.dead_letter_days)
 
 
 def read(client: Client, app: str) -> Limits:
@@ -56,7 +63,8 @@ def read(client: Client, app: str) -> Limits:
     (values,) = client.pipeline([("HMGET", key, *_FIELDS)])
     texts = [None if value is None else value.decode(errors="replace") for value in values]
     try:
-        return Limits(*(None if text is None else int(text) for text in texts))
+        pairs = zip(_FIELDS.values(), texts, strict=True)
+        return Limits(*(None if text is None else parse(text) for parse, text in pairs))
     except ValueError as exc:
         raise DamagedDataError(
             f"{key} holds a value that is not a limit. Delete the key, or set the limit with `acker-redis limit --app {app}`. "
@@ -97,3 +105,13 @@ def shard_limit(limits: Limits, shards: int) -> int | None:
 def _check_int(name: str, value: int | None, low: int) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not low <= value < 2**53):
         raise BadConfigError(f"{name}={value!r} is out of range. Use an integer of {low} or more.")
+
+
+def _check_days(name: str, value: float | None) -> None:
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= _MOST_DAYS
+    ):
+        raise BadConfigError(
+            f"{name}={value!r} is out of range. Use a number of days above 0 and up to {_MOST_DAYS}, or None to keep letters "
+            "until you delete them."
+        )

@@ -129,10 +129,12 @@ local function memory_of(app)
   return is_known and total or nil
 end
 
--- Dead letters, and the reasons of the newest. Nil if they are on another node.
+-- Dead letters, how many were removed because of their age, and the reasons of the newest. Nil if they are on another node.
 local function look_at_letters(app)
   local stream = 'acker:{' .. app.name .. '}:dead_letters'
   app.dead, app.reasons = ask('XLEN', stream), {}
+  local expired = ask('HGET', 'acker:{' .. app.name .. '}:expired_letters', 'total')
+  app.expired_letters = app.dead and (tonumber(expired) or 0)
   local counts = {}
   for _, entry in ipairs(app.dead and app.dead > 0 and ask('XREVRANGE', stream, '+', '-', 'COUNT', 100) or {}) do
     local reason = clean(as_table(entry[2]).reason or '?')
@@ -385,6 +387,12 @@ local function more_of(app, lines)
   wrapped(string.format('so far    %d inits, %d acked, %d failed, %d timed out; %d late, %d deduplicated, %d orphaned, %d wait for their init',
     counters.inits, counters.acked, counters.failed, counters.timed_out, counters.late_updates, counters.deduplicated,
     counters.orphaned, counters.unowned), lines)
+  local retention = ask('HGET', 'acker:{' .. app.name .. '}:limits', 'dead_letter_days')
+  local days = tonumber(retention)
+  if app.dead and (days or app.expired_letters > 0) then
+    wrapped(string.format('letters   %d, kept %s; %d removed so far because of their age', app.dead,
+      days and string.format('for %g day%s', days, days == 1 and '' or 's') or 'until you delete them', app.expired_letters), lines)
+  end
   for _, lane in ipairs(app.lanes) do
     local holder = ask('GET', 'acker:{' .. app.name .. '}:lane:' .. lane.number)
     if #app.lanes <= 8 or lane.waiting > 0 then
@@ -440,7 +448,7 @@ if words['--json'] then
       pending = app.pending, acked_per_sec = app.rates.acked, timed_out_per_min = app.rates.timed_out * 60,
       failed_per_min = app.rates.failed * 60, oldest_ms = app.sample.oldest.start and NOW - app.sample.oldest.start,
       waiting = app.lag, rotated_ms_ago = app.rotated_ms and NOW - app.rotated_ms, tick_ms = app.tick_ms, memory_bytes = app.memory,
-      dead_letters = app.dead, failed_runs = #app.failed_runs, counters = app.counters, pending_by_component = #components > 0 and components or nil,
+      dead_letters = app.dead, expired_letters = app.expired_letters or nil, failed_runs = #app.failed_runs, counters = app.counters, pending_by_component = #components > 0 and components or nil,
       topologies = #topologies > 0 and topologies or nil, state_sizes = state_sizes_of(app),
       kafka_partitions = #partitions > 0 and partitions or nil,
       uncounted = #uncounted > 0 and uncounted or nil,

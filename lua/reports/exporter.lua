@@ -33,7 +33,11 @@ for _, app in ipairs(apps) do
     if app.rotated_ms then say(app, 'rotation_age_seconds', math.max(0, NOW - app.rotated_ms) / 1000) end
     if sample.oldest.start then say(app, 'oldest_pending_age_seconds', math.max(0, NOW - sample.oldest.start) / 1000) end
     local dead = ask('XLEN', 'acker:{' .. app.name .. '}:dead_letters')
-    if dead then say(app, 'dead_letters', dead) end
+    if dead then
+      say(app, 'dead_letters', dead)
+      local expired = ask('HGET', 'acker:{' .. app.name .. '}:expired_letters', 'total')
+      say(app, 'expired_letters_total', tonumber(expired) or 0)
+    end
     if dead then say(app, 'failed_runs', #failed_among(ends_of(app))) end
     local kept = ask('HGET', 'acker:{' .. app.name .. '}:state_sizes', 'total')
     if kept then say(app, 'state_bytes', tonumber(kept) or 0) end

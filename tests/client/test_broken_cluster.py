@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import redis
 
-from acker_redis import Acker, ConnectionLostError
+from acker_redis import Acker, ConnectionLostError, Limits
+from acker_redis.acker import app_of
 from acker_redis.client.client import Client
 from acker_redis.client.cluster import Nodes
+from acker_redis.ops import letter_retention
 from acker_redis.ops.rotator import Rotator
 from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server
@@ -104,6 +106,33 @@ def test_dead_node_delays_only_its_own_shards(nodes, open_acker) -> None:
     wait_until(ticked, "the other nodes' shards are rotated")
     rotator.close()
     nodes[2].start()
+
+
+def test_dead_node_keeps_no_old_letters_of_other_nodes(nodes, open_acker, caplog, monkeypatch) -> None:
+    monkeypatch.setattr(letter_retention, "PASS_SECS", 0.0)
+    fill(open_acker, nodes[0].url)
+    rotator = Rotator(nodes[0].url)
+    rotator.run_once()
+    readable = [app for server in nodes[:2] for app in apps_with_settings_on(server)]
+    for app in readable:
+        acker: Acker = Acker.open_existing(nodes[0].url, app)
+        acker.admin.set_limits(Limits(dead_letter_days=1))
+        app_of(acker).client.pipeline([("XADD", f"acker:{{{app}}}:dead_letters", "1-1", "spout_id", 0)])
+        acker.close()
+    nodes[2].kill()
+
+    def removed() -> bool:
+        rotator.run_once()
+        found = []
+        for server in nodes[:2]:
+            with redis.Redis(port=server.port) as node:
+                found += [node.xlen(key) for key in node.scan_iter(match="acker:*:dead_letters", count=1000)]
+        return len(found) == len(readable) and not any(found)
+
+    wait_until(removed, "the letters on the other nodes are removed")
+    rotator.close()
+    nodes[2].start()
+    assert "dead letters not expired" not in caplog.text
 
 
 def test_frozen_node_does_not_affect_replies_of_other_nodes(nodes, open_acker) -> None:

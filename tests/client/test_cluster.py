@@ -12,7 +12,15 @@ import redis
 from redis.cluster import RedisCluster
 from typer.testing import CliRunner
 
-from acker_redis import Acker, AckerConfig, AuthenticationError, ConnectionLostError, LedgerLostError, StateLostError
+from acker_redis import (
+    Acker,
+    AckerConfig,
+    AuthenticationError,
+    ConnectionLostError,
+    LedgerLostError,
+    Limits,
+    StateLostError,
+)
 from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.client.client import Client
@@ -208,6 +216,24 @@ def test_rotator_times_out_roots_on_every_node(three_nodes, nodes, open_acker) -
     rotator.close()
     assert {outcome.age_ms >= 200 for outcome in take(acker, 1_000)} == {True}
     assert [(health.app, health.healthy) for health in check(three_nodes[0].url)] == [("test", True)]
+
+
+def test_rotator_removes_old_letters_on_every_node(three_nodes, nodes, open_acker) -> None:
+    """A script that touched two slots would fail."""
+    apps = [open_acker(three_nodes[0].url, app=f"app{number}", shards=1) for number in range(6)]
+    for acker in apps:
+        acker.admin.set_limits(Limits(dead_letter_days=1))
+        old = [("XADD", f"acker:{{{acker.config.app}}}:dead_letters", f"{n}-1", "spout_id", n) for n in range(1, 4)]
+        app_of(acker).client.pipeline([*old, ("ZADD", f"acker:{{{acker.config.app}}}:replay:2", 1, "2-1")])
+    assert all(node.keys("acker:{app*}:dead_letters") for node in nodes)
+    rotator = Rotator(three_nodes[2].url)
+
+    def removed() -> bool:
+        rotator.run_once()
+        return all(acker.dead_letters.count() == 1 for acker in apps)
+
+    wait_until(removed, "the letters without a request are removed")
+    rotator.close()
 
 
 def test_dead_node_raises_and_its_lost_shards_are_reported(three_nodes, nodes, open_acker) -> None:

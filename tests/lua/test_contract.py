@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import redis
 
-from acker_redis import Acker, AckerConfig
+from acker_redis import Acker, AckerConfig, Limits
 from acker_redis.acker import app_of
 from acker_redis.client import function_library, scripts
 from acker_redis.client.client import Client
 from acker_redis.errors import ScriptFailedError
 from acker_redis.model import keys, types
 from acker_redis.model.keys import ShardKeys
+from acker_redis.store.letter_expiry import LetterExpiry
 from acker_redis.store.topology_state import TopologyState
 from tests.support.servers import required
 
@@ -34,9 +35,9 @@ WRITES = {
 }  # fmt: skip
 READS = {
     "GET", "HGET", "HGETALL", "HLEN", "HMGET", "HSCAN", "EXISTS", "SISMEMBER", "SMISMEMBER", "SMEMBERS", "ZRANGE", "ZCARD",
-    "TIME", "XLEN", "XPENDING",
+    "TIME", "XLEN", "XPENDING", "XRANGE", "ZSCORE",
 }  # fmt: skip
-REPORTS_READ = {"INFO", "CLUSTER", "SCAN", "XINFO", "XREVRANGE", "MEMORY", "ZSCORE", "HEXISTS"}
+REPORTS_READ = {"INFO", "CLUSTER", "SCAN", "XINFO", "XREVRANGE", "MEMORY", "HEXISTS"}
 TYPES = {"H": "HASH", "Z": "ZSET", "S": "SET", "X": "STREAM"}
 STATE = keys.StateKeys("app", "TOPOLOGY")
 STATE_KEYS = {
@@ -50,6 +51,8 @@ STATE_KEYS = {
     }.items()
 }
 """Keys of a topology's state, as headers have them."""
+OF_APP = ("config", "components", "dead_letters", "replay_takers", "expired_letters")
+"""Keys of which an app has one each."""
 GLOBALS = {
     "redis", "KEYS", "ARGV", "bit", "struct", "string", "table", "math", "unpack", "tonumber", "tostring", "ipairs", "next",
     "pairs", "type",
@@ -190,11 +193,14 @@ def test_keys_have_the_type_the_commands_want(script: scripts.Script) -> None:
 def test_key_patterns_of_header_match_python_keys(script: scripts.Script) -> None:
     shard: Any = ShardKeys("app", "shard", 2, 1)  # type: ignore[arg-type]
     for slot in script.keys:
-        if slot.name in ("config", "components"):
+        if slot.name in OF_APP:
             assert slot.patterns == (getattr(keys, slot.name)("app"),)
             continue
         if script.name.endswith("_state"):
             assert slot.patterns == (STATE_KEYS[slot.name],)
+            continue
+        if slot.name == "replays":
+            assert slot.patterns == (keys.replays("app", "<spout_id>"),)
             continue
         if slot.name == "turn":
             assert slot.patterns == ("acker:{app}:turn:<run>:<number>",)
@@ -245,7 +251,8 @@ def test_errors_of_header_are_those_raised_by_the_body(script: scripts.Script) -
 
 
 def test_a_script_of_a_shard_checks_the_generation_first(script: scripts.Script) -> None:
-    if script.name in ("open", "configure", "component", "claim_bin", "close_turn") or script.name.endswith("_state"):
+    without = ("open", "configure", "component", "claim_bin", "close_turn", "expire_letters")
+    if script.name in without or script.name.endswith("_state"):
         return
     assert script.args[0] == "generation"
     first_call, _, _ = body(script.name).partition("return lost() end")
@@ -309,10 +316,14 @@ def test_library_calls_pass_keys_and_args_of_the_header() -> None:
     state.forget_tasks(epoch, lambda task: task == "count:0")
     state.turn(epoch, 1).commit([state.turn(epoch, 1).write("count:1", "one", {b"a": b"1"})])
     state.empty()
+    acker.admin.set_limits(Limits(dead_letter_days=1))
+    LetterExpiry(app_of(acker).client, "contract").step()
     for _ in range(4):
         acker.admin.rotate(force=True)
     assert {call.script.name for call in calls} == set(scripts.NAMES)
-    groups = {"bucket": 5, "dedup": 5, "acked": 3, "failed": 3, "scratch": 2, "attempt": 1, "values": 1, "attempts": 1}
+    groups = {
+        "bucket": 5, "dedup": 5, "acked": 3, "failed": 3, "scratch": 2, "attempt": 1, "values": 1, "attempts": 1, "replays": 1,
+    }  # fmt: skip
     for call in calls:
         assert len(call.keys) == sum(groups[slot.name] if slot.many else 1 for slot in call.script.keys)
         if call.script.args[-1].endswith("*"):

@@ -13,7 +13,7 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
-from acker_redis import Acker, AckerConfig
+from acker_redis import Acker, AckerConfig, Limits
 from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.client import function_library, scripts
@@ -248,9 +248,24 @@ def test_the_dashboard_of_one_app_says_more(real_url: str, make: Callable[..., A
     assert "so far 100 inits, 40 acked, 0 failed, 0 timed out" in shown
     assert "lane 0 0 outcomes wait; asked for never ago; held by nobody".replace(" ago", "") in shown
     assert "2 timeout 1 ~" in shown
+    assert "letters" not in shown
     assert report(real_url, "dashboard", "nobody").endswith(NO_APP)
     for wrong in (["a", "b"], ["--jsn"], ["two words"], ["x" * 65]):
         assert report(real_url, "dashboard", *wrong).startswith("usage: redis-cli --raw FCALL_RO acker_dashboard 0")
+
+
+def test_dashboard_of_an_app_shows_the_retention_of_its_letters(
+    real_url: str, raw: Any, make: Callable[..., Acker]
+) -> None:
+    acker = make("orders")
+    acker.dead_letters.add([DeadLetter(7, "run", 5, "timeout")])
+    acker.admin.set_limits(Limits(dead_letter_days=0.5))
+    shown = report(real_url, "dashboard", "orders")
+    assert "letters 1, kept for 0.5 days; 0 removed so far because of their age" in shown
+    raw.hset("acker:{orders}:expired_letters", "total", 12)
+    acker.admin.set_limits(Limits())
+    shown = report(real_url, "dashboard", "orders")
+    assert "letters 1, kept until you delete them; 12 removed so far because of their age" in shown
 
 
 def test_a_dashboard_in_place_clears_the_screen_first(url: str) -> None:
@@ -538,9 +553,11 @@ def test_exporter_report_returns_pairs_of_names_and_numbers(
     acker.init_many(range(1, 11), range(1, 11), 0)
     acker.ack_many(range(1, 5), range(1, 5))
     acker.dead_letters.add([DeadLetter(1, "run", 5, "failed")])
+    raw.hset("acker:{orders}:expired_letters", "total", 12)
     flat = report(real_url, "exporter").splitlines()
     found = {name: float(value) for name, value in zip(flat[::2], flat[1::2], strict=True)}
     assert (found["orders:pending"], found["orders:acked_total"], found["orders:dead_letters"]) == (6, 4, 1)
+    assert (found["orders:expired_letters_total"], found["quiet:expired_letters_total"]) == (12, 0)
     assert (found["quiet:pending"], found["quiet:shards_lost"]) == (0, 0)
     assert 0 <= found["orders:oldest_pending_age_seconds"] < 60
     assert 0 <= found["orders:rotation_age_seconds"] < 60

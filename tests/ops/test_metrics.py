@@ -91,11 +91,13 @@ def test_rotator_user_can_export_metrics(
 ) -> None:
     server = start_server(kind=kind)
     open_acker(server.url, app="orders").dead_letters.add([DeadLetter(1, "run", 5, "failed")])
+    plain(server.url).hset("acker:{orders}:expired_letters", "total", 12)
     url = log_in(plain(server.url), server.url, Role.ROTATOR, None, rules=rules_for(kind))
     with MetricsServer(url, [], "127.0.0.1", 0) as metrics:
         samples = scrape(metrics.port)
     assert samples["acker_app_state", "orders", "ok"] == 1
     assert samples["acker_dead_letters", "orders"] == 1
+    assert samples["acker_expired_letters_total", "orders"] == 12
     assert samples["acker_memory_bytes", "orders"] > 1000
 
 

@@ -261,6 +261,49 @@ def test_rotator_user_rotates_and_checks(login: Callable[..., str], open_acker: 
         attached.poll()
 
 
+@pytest.mark.parametrize("app", ["orders", None])
+def test_rotator_user_removes_old_letters(
+    login: Callable[..., str],
+    open_acker: Callable[..., Acker],
+    plain: Callable[..., Any],
+    server: Server,
+    app: str | None,
+) -> None:
+    """Those with a request stay, so it reads the requests."""
+    acker = open_acker(login(Role.SPOUT), app="orders", shards=1)
+    acker.admin.set_limits(Limits(dead_letter_days=1))
+    raw = plain(server.url)
+    for number in (1, 2):
+        raw.xadd("acker:{orders}:dead_letters", {"message_id": number, "spout_id": 7}, id=f"{number}-1")
+    raw.zadd("acker:{orders}:replay:7", {"1-1": 1})
+    rotator = Rotator(login(Role.ROTATOR, app), ["orders"])
+    while raw.xlen("acker:{orders}:dead_letters") > 1:
+        rotator.run_once()
+    rotator.close()
+    assert raw.xrange("acker:{orders}:dead_letters")[0][0] == b"1-1"
+    assert raw.hgetall("acker:{orders}:expired_letters") == {b"total": b"1"}
+
+
+def test_rotator_user_of_an_earlier_version_rotates_and_logs_that_letters_stay(
+    login: Callable[..., str], open_acker: Callable[..., Acker], plain: Callable[..., Any], server: Server,
+    rules: ServerKind, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    acker = open_acker(login(Role.SPOUT), app="orders", shards=2, message_timeout_secs=0.02)
+    acker.admin.set_limits(Limits(dead_letter_days=1))
+    acker.init_many([1, 2], [1, 2], 0)
+    raw, url = plain(server.url), login(Role.ROTATOR)
+    raw.xadd("acker:{orders}:dead_letters", {"message_id": 1}, id="1-1")
+    raw.execute_command(
+        "ACL", "SETUSER", "orders-rotator", *(["-xdel"] if rules is ServerKind.SCRIPTS else ["clearselectors"])
+    )
+    rotator = Rotator(url, ["orders"])
+    while acker.stats().timed_out < 2:
+        rotator.run_once()
+    rotator.close()
+    assert caplog.text.count("dead letters not expired app='orders' error=The user on") == 1
+    assert raw.xlen("acker:{orders}:dead_letters") == 1
+
+
 def test_rotator_user_of_an_app_is_refused_on_another(
     login: Callable[..., str], open_acker: Callable[..., Acker], refuses: Callable[..., None]
 ) -> None:
@@ -288,7 +331,7 @@ def test_rotator_user_is_denied_updates_polls_and_pauses(
     assert acker.stats().pending == 3
 
 
-def test_rotator_user_of_all_apps_writes_only_shards(
+def test_rotator_user_of_all_apps_writes_only_shards_and_removes_letters(
     login: Callable[..., str], open_acker: Callable[..., Acker], refuses: Callable[..., None], rules: ServerKind
 ) -> None:
     if rules is ServerKind.SCRIPTS:  # patterns there can't tell reading from writing, as docs/operate/access.md says
@@ -301,6 +344,7 @@ def test_rotator_user_of_all_apps_writes_only_shards(
         url,
         ("HSET", "acker:{orders}:config", "shards", 9), ("HSET", "acker:{orders}:limits", "max_pending", 1),
         ("UNLINK", "acker:{orders}:dead_letters"), ("UNLINK", "acker:{orders}:pause"), ("UNLINK", "acker:{orders}:runs"),
+        ("XADD", "acker:{orders}:dead_letters", "*", "a", 1), ("ZREM", "acker:{orders}:replay:0", "1-1"),
         ("HSET", "acker:{orders}:components", "a", 1), ("UNLINK", "somebody's"), ("HGETALL", "somebody's"),
     )  # fmt: skip
     with Acker.open_existing(url, "orders") as rotator, pytest.raises(AuthenticationError):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from acker_redis import Acker, BadBatchError, BadConfigError, DeadLetter, ServerOutOfMemoryError
+from acker_redis.acker import app_of
 from acker_redis.spout.dead_letter_replay import MOST_AT_ONCE
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
@@ -275,6 +276,7 @@ def test_requests_of_a_spout_that_is_gone_are_taken_over_by_one_that_knows_the_l
     assert acker.dead_letters.replay() == 4
     made = taker(acker, identify=lambda letter: letter.message_id + 100 if letter.place == "ours" else None)
     made.take_over_replays([1, 2])
+    assert app_of(acker).client.redis.smembers("acker:{test}:replay_takers") == {b"0"}  # for the retention of letters
     assert (acker.dead_letters.replaying(0), acker.dead_letters.replaying(1)) == (3, 1)
     made.claim_replays()
     settle(made)

@@ -1,6 +1,7 @@
 """The limits of an app: spouts keep to it, Redis refuses what goes beyond, and large messages are not kept."""
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -39,7 +40,7 @@ def run(*arguments: str) -> Any:
 def test_limits_can_be_set_read_and_removed(source: Any, raw: Any, connect: Callable[..., Acker]) -> None:
     acker = connect(app="orders", shards=2)
     assert acker.admin.limits() == NONE
-    all_of_them = Limits(max_pending=1000, max_payload_bytes=0, max_state_bytes=10**12)
+    all_of_them = Limits(max_pending=1000, max_payload_bytes=0, max_state_bytes=10**12, dead_letter_days=0.1)
     acker.admin.set_limits(all_of_them)
     assert acker.admin.limits() == all_of_them
     parts = {int(raw.hget(f"acker:{{orders:{shard}}}:meta", "max_pending")) for shard in range(2)}
@@ -58,6 +59,12 @@ def test_limits_can_be_set_read_and_removed(source: Any, raw: Any, connect: Call
         {"max_pending": 1.5},
         {"max_payload_bytes": -1},
         {"max_state_bytes": -1},
+        {"dead_letter_days": 0},
+        {"dead_letter_days": -0.5},
+        {"dead_letter_days": True},
+        {"dead_letter_days": float("nan")},
+        {"dead_letter_days": 36_501},
+        {"dead_letter_days": "7"},
     ],
 )
 def test_limits_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
@@ -292,7 +299,7 @@ def test_limit_command_sets_given_limits_and_keeps_the_rest(url: str, connect: C
     acker = connect(app="orders")
     of_app = ("--app", "orders", "--redis", url)
     shown = run("limit", *of_app)
-    assert (shown.exit_code, shown.output.count("no limit")) == (0, 3)
+    assert (shown.exit_code, shown.output.count("no limit")) == (0, 4)
     assert run("limit", *of_app, "--max-pending", "500").exit_code == 0
     shown = run("limit", *of_app, "--max-payload-bytes", "0", "--json")
     assert json.loads(shown.output) == {
@@ -300,6 +307,7 @@ def test_limit_command_sets_given_limits_and_keeps_the_rest(url: str, connect: C
         "max_pending": 500,
         "max_payload_bytes": 0,
         "max_state_bytes": None,
+        "dead_letter_days": None,
         "pending": 0,
         "state_bytes": 0,
     }
@@ -309,6 +317,18 @@ def test_limit_command_sets_given_limits_and_keeps_the_rest(url: str, connect: C
     assert acker.admin.limits() == Limits(500, 0)
     assert run("limit", *of_app, "--none").exit_code == 0
     assert acker.admin.limits() == NONE
+
+
+def test_limit_command_sets_the_retention_of_letters(url: str, connect: Callable[..., Acker]) -> None:
+    acker = connect(app="orders")
+    of_app = ("--app", "orders", "--redis", url)
+    shown = run("limit", *of_app, "--dead-letter-days", "0.5")
+    assert re.search(r"dead_letter_days +0\.5\n", shown.output)
+    assert acker.admin.limits() == Limits(dead_letter_days=0.5)
+    refused = run("limit", *of_app, "--dead-letter-days", "0")
+    assert refused.exit_code == 2
+    assert "error: dead_letter_days=0.0 is out of range. Use a number of days above 0" in refused.output
+    assert acker.admin.limits() == Limits(dead_letter_days=0.5)
 
 
 def test_limit_command_on_a_missing_app_creates_no_key(url: str, raw: Any) -> None:
