@@ -186,3 +186,16 @@ def test_counts_of_a_cell_are_pytest_s(tmp_path: Path) -> None:
         "passed": 1, "failed": 2, "skipped": 1, "failures": ["test_some::test_b", "test_some::test_d"],
     }  # fmt: skip
     assert matrix.counts(tmp_path / "missing.xml")["failed"] == 1
+
+
+@pytest.mark.parametrize("name", matrix.results())
+def test_cell_of_the_results_ran_with_the_pins_and_is_green(name: str) -> None:
+    result, pins = matrix.results()[name], environments.versions()[name.partition("-")[0]]
+    assert {package: result[package] for package in ("pyspark", "pandas")} == {
+        package: pins[package] for package in ("pyspark", "pandas")
+    }, f"run make matrix ONLY={name}"
+    assert (result["failures"], result["failed"], result["status"]) == ([], 0, 0)
+
+
+def test_page_has_the_table_of_the_results() -> None:
+    assert matrix.table() in matrix.PAGE.read_text(encoding="utf-8")

@@ -118,13 +118,13 @@ def run_tracked(
             for failed jobs, if no message has come through in this run. Records of `read_files` that can't be read count as
             messages that failed with such an exception.
         dead_letter_bytes: longest message that a dead letter keeps as JSON, in bytes, at most 1 MiB; 0: only its id.
-        only_dead_letters: filter of dead letters, such as `DeadLetterFilter(run_id="orders-of-monday")`, whose messages are
-            run with all attempts. Other messages are left out. A letter is deleted once its message was acked or has a new
-            letter, so running again after a crash is safe. Only letters of this `spout_id` that exist at the start count,
-            and their ids must belong to the same messages as in the run that wrote them. Letters stay if `messages` lacks
-            their message, if a spout was asked to replay them, if they are `unwritten`, or if they have a `place`.
-            `RunResult.letters_left` counts them. It can't be combined with output `whole` or progress of offsets. None: all
-            messages are run.
+        only_dead_letters: filter of the dead letters of one run, such as `DeadLetterFilter(run_id="orders-of-monday")`, whose
+            messages are run with all attempts. Other messages are left out. A letter is deleted once its message was acked
+            or has a new letter, so running again after a crash is safe. Only letters of this `spout_id` that exist at the
+            start count, and their ids must belong to the same messages as in the run that wrote them. Letters stay if
+            `messages` lacks their message, if a spout was asked to replay them, if they are `unwritten`, or if they have a
+            `place`. `RunResult.letters_left` counts them. It can't be combined with output `whole` or progress of offsets.
+            None: all messages are run.
         max_spout_pending: limit on messages in flight. None: no limit.
         emit_timeout_secs: time after which the jobs of an emission are cancelled, in seconds. The emission is then retried
             in parts until a message whose work never ends is alone, as with a message that kills its worker. Must be

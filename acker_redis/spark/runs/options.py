@@ -367,7 +367,7 @@ def check_only_dead_letters(wanted: object, output: str, ids: MessageIds) -> Non
     """Check the option `only_dead_letters`.
 
     Raises:
-        BadConfigError: it is neither None nor a filter, or can't be combined with the output or the progress.
+        BadConfigError: it is neither None nor a filter with a run id, or can't be combined with the output or the progress.
     """
     if wanted is None:
         return
@@ -375,6 +375,11 @@ def check_only_dead_letters(wanted: object, output: str, ids: MessageIds) -> Non
         raise BadConfigError(
             f"only_dead_letters={wanted!r:.100} is not a DeadLetterFilter. Pass one, such as "
             'DeadLetterFilter(run_id="orders-of-monday").'
+        )
+    if wanted.run_id is None:
+        raise BadConfigError(
+            f"only_dead_letters={wanted!r:.100} names no run. Ids alone don't tell the messages of two sources apart, so "
+            "letters of another source could be deleted. Set run_id, which is in each letter and in the result of its run."
         )
     if output == "whole":
         raise BadConfigError(

@@ -1,6 +1,6 @@
 """Options of runs: each combination that can be written is legal, what is none is refused, and nothing changes afterwards."""
 
-from dataclasses import FrozenInstanceError, fields, is_dataclass
+from dataclasses import FrozenInstanceError, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -124,7 +124,10 @@ def test_other_limits_of_dead_letters_are_refused(wrong: Any) -> None:
         check_max_dead_letters(wrong, "whole")
 
 
-@pytest.mark.parametrize("wanted", [None, EVERY_LETTER, DeadLetterFilter(run_id="monday")])
+MONDAY = DeadLetterFilter(run_id="monday")
+
+
+@pytest.mark.parametrize("wanted", [None, MONDAY, replace(MONDAY, reason="failed")])
 def test_letters_are_selected_by_a_filter(wanted: Any) -> None:
     check_only_dead_letters(wanted, "by_message", MessageIds.offsets())
 
@@ -137,8 +140,10 @@ WITH_FILE = MessageIds.offsets(progress=OffsetFile("progress.json"))
     [
         ("monday", "by_message", MessageIds.offsets(), "only_dead_letters='monday' is not a DeadLetterFilter"),
         (True, "by_message", MessageIds.offsets(), "only_dead_letters=True is not a DeadLetterFilter"),
-        (EVERY_LETTER, "whole", MessageIds.offsets(), "would replace the whole output"),
-        (EVERY_LETTER, "by_message", WITH_FILE, "has dead letters as done"),
+        (EVERY_LETTER, "by_message", MessageIds.offsets(), r"names no run\. Ids alone don't tell.*Set run_id"),
+        (DeadLetterFilter(reason="failed"), "by_message", MessageIds.offsets(), "names no run"),
+        (MONDAY, "whole", MessageIds.offsets(), "would replace the whole output"),
+        (MONDAY, "by_message", WITH_FILE, "has dead letters as done"),
     ],
 )
 def test_letters_are_refused_where_they_would_replace_others_or_be_skipped(
