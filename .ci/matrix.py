@@ -144,6 +144,7 @@ def main(wanted: list[str]) -> int:
     for name, spark, arguments in chosen:
         print(f"\n{f' {name} ':-^100}", flush=True)
         with tempfile.TemporaryDirectory(prefix="matrix-", ignore_cleanup_errors=True) as folder:
+            Path(folder).chmod(0o711)  # servers of another user have folders below it
             try:
                 result = run(name, spark, arguments, Path(folder))
             except subprocess.SubprocessError as exc:

@@ -24,6 +24,10 @@ from acker_redis.spark.sinks.source_checks import names_tables
 
 _JDBC = "jdbc"
 
+_FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
+_DATABASE = "org.apache.spark.sql.execution.datasources.jdbc.JDBCRelation"
+"""Classes of relations."""
+
 _PINS = ("versionasof", "timestampasof", "snapshot-id", "as-of-timestamp")
 """Options that read a fixed version of a table."""
 
@@ -176,13 +180,13 @@ def _stored(leaf: Any) -> Stored | None:
     if kind.startswith("LogicalRelation"):
         relation, catalog = leaf.relation(), leaf.catalogTable()
         name = str(catalog.get().identifier().toString()) if catalog.isDefined() else None
-        of_class = relation.getClass().getName()
-        if of_class.endswith("HadoopFsRelation"):
+        of_classes = list(_classes_of(relation))
+        if _FILES in of_classes:
             location = relation.location()
             if _called(location, "isTimeTravelQuery") is True:
                 return None
             return Stored(name, frozenset(_plain(str(path.toString())) for path in each(location.rootPaths())))
-        if of_class.endswith("JDBCRelation"):
+        if _DATABASE in of_classes:
             options = relation.jdbcOptions()
             return _database_table({"url": options.url(), "dbtable": options.tableOrQuery()})
         return None if name is None else Stored(name)
@@ -212,6 +216,14 @@ def _stored_v2(leaf: Any) -> Stored | None:
     files = _called(table, "fileIndex")  # of files that are read by their source of version 2
     folders = [location] if location else [] if files is None else [path.toString() for path in each(files.rootPaths())]
     return Stored(str(full), frozenset(_plain(str(folder)) for folder in folders))
+
+
+def _classes_of(one: Any) -> Iterator[str]:
+    """Yield the names of an object's class and those above it. On Spark 4.0, Delta's relation of files has its own class."""
+    of_class = one.getClass()
+    while of_class is not None:
+        yield of_class.getName()
+        of_class = of_class.getSuperclass()
 
 
 def _called(of: Any, method: str) -> Any:
