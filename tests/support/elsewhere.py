@@ -127,6 +127,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "spark/sinks/test_sinks.py::test_raising_sink_ends_the_emission_or_fails_its_rows[raise-1-write_data_source]",
         "spark/sinks/test_threads.py::test_handled_failure_of_a_sink_hides_no_failed_job_of_another[one thread]",
         "spark/sources/test_replayed_messages.py::test_fetch_and_offset",
+        "spark/streaming/test_outages_of_stores.py::test_micro_batch_waits_at_max_parked",
         "spark/streaming/test_outages_of_stores.py::test_store_that_stays_away_parks_messages_until_it_is_back_after_a_restart[fail",
         "spark/streaming/test_outages_of_stores.py::test_store_that_stays_away_parks_messages_until_it_is_back_after_a_restart[raise",
         "spark/streaming/test_parking_location.py::test_full_parking_disk_is_waited_for[0000000001",

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 from acker_redis import Acker, RetryPolicy
 from acker_redis.spark import Tracker
 from acker_redis.spark.streaming.stream_status import from_json, to_json
+from acker_redis.testing import wait_until
 from tests.spark.runs.test_outages import dead_url, insert, look_up
 from tests.spark.streaming.test_streams import acker, give, handler_of, parked, start
 from tests.support.stores import Store
@@ -88,3 +89,20 @@ def test_time_of_an_outage_goes_on_over_a_restart(spark: Any, acker: Acker, tmp_
         status = handler.status()
     assert (status.parked, status.counts.acked) == ({}, 10)
     assert [letter.message_id for letter in acker.dead_letters.read()] == [7]
+
+
+def test_micro_batch_waits_at_max_parked_until_the_store_is_back(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, range(20), range(20, 40))
+    with closing(Store()) as store:
+        pipeline = reaching(store.port, "fail")
+        with handler_of(acker, tmp_path, pipeline, retry=SHORT, max_parked=10) as handler:
+            query = start(spark, tmp_path, handler)
+            wait_until(lambda: handler.status().is_full and handler.status().outages, "the micro-batch waits", 120)
+            (outage,) = handler.status().outages
+            assert (outage.operator, outage.messages) == ("store", 20), "the second micro-batch waits for the first"
+            assert query.isActive
+            store.open()
+            query.awaitTermination()
+            assert handler.drain(120).parked == {}
+            assert handler.status().counts.acked == 40
+    assert acker.dead_letters.read() == []
