@@ -29,9 +29,10 @@ _DATABASE = "org.apache.spark.sql.execution.datasources.jdbc.JDBCRelation"
 """Classes of relations."""
 
 _PINS = ("versionasof", "timestampasof", "snapshot-id", "as-of-timestamp")
-"""Options that read a fixed version of a table."""
+"""Options that read a fixed version of a table, unless their value names a branch."""
 
 _PINNED_NAME = re.compile(r"@(?:v\d+|\d{17})`?$|\.(?:snapshot_id|at_timestamp)_\d+$")
+_BRANCH = re.compile(r"VERSION AS OF '?\D")
 _PINNED_QUERY = re.compile(r"\b(?:VERSION|TIMESTAMP)\s+AS\s+OF\b", re.IGNORECASE)
 """Names and texts of SQL that read a fixed version of a table."""
 
@@ -102,8 +103,8 @@ class ReplacedSources:
                     raise PipelineError(
                         f"{sink!r}: the output replaces {target}, and the rows of {reader!r} are read from {read}. If a sink "
                         "fails or the run ends between two sinks, the next attempt reads the rows that this run wrote, and "
-                        "counts them again. Write to another target, or read a fixed version of the table: "
-                        'option("versionAsOf", ...) for Delta, option("snapshot-id", ...) for Iceberg.'
+                        "counts them again. Write to another target, or read a fixed version of the table with "
+                        'option("versionAsOf", ...), which for Iceberg is the id of a snapshot.'
                     )
 
 
@@ -201,14 +202,17 @@ def _stored(leaf: Any) -> Stored | None:
 
 def _stored_v2(leaf: Any) -> Stored | None:
     table, options = leaf.table(), leaf.options()
+    catalog, name = leaf.catalog(), leaf.identifier()
     travel = _called(leaf, "timeTravelSpec")
+    # From Iceberg 1.11 on, each table has the id of its newest snapshot, and a version.
+    of_snapshot = _called(table, "snapshotId") is not None and _called(table, "version") is None
     if (
-        any(options.containsKey(name) for name in _PINS)
-        or (travel is not None and travel.isDefined())
-        or _called(table, "snapshotId") is not None
+        any(options.containsKey(name) and _is_version(name, str(options.get(name))) for name in _PINS)
+        or (travel is not None and travel.isDefined() and _BRANCH.match(str(travel.get().toString())) is None)
+        or of_snapshot
+        or (name.isDefined() and _PINNED_NAME.search(name.get().toString()) is not None)
     ):
         return None
-    catalog, name = leaf.catalog(), leaf.identifier()
     full = (
         f"{catalog.get().name()}.{name.get().toString()}" if catalog.isDefined() and name.isDefined() else table.name()
     )
@@ -257,7 +261,13 @@ def _requested(session: SparkSession, relation: Any) -> Iterator[Stored]:
 def _is_pinned(read: Any) -> bool:
     """Return True if a request reads a fixed version of a table."""
     options = {name.lower(): value for name, value in _source_of(read).options.items()}
-    return any(pin in options for pin in _PINS) or any(map(_PINNED_NAME.search, _names_in(read)))
+    by_option = any(_is_version(pin, options[pin]) for pin in _PINS if pin in options)
+    return by_option or any(map(_PINNED_NAME.search, _names_in(read)))
+
+
+def _is_version(option: str, value: str) -> bool:
+    """Return True if an option of a read names a version that never changes. A name may be that of a branch of Iceberg."""
+    return option in ("timestampasof", "as-of-timestamp") or value.isdigit()
 
 
 def _is_hidden(session: SparkSession, read: Any) -> bool:

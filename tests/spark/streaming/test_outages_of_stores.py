@@ -97,7 +97,9 @@ def test_micro_batch_waits_at_max_parked_until_the_store_is_back(spark: Any, ack
         pipeline = reaching(store.port, "fail")
         with handler_of(acker, tmp_path, pipeline, retry=SHORT, max_parked=10) as handler:
             query = start(spark, tmp_path, handler)
-            wait_until(lambda: handler.status().is_full and handler.status().outages, "the micro-batch waits", 120)
+            wait_until(
+                lambda: handler.status().is_full and bool(handler.status().outages), "the micro-batch waits", 120
+            )
             (outage,) = handler.status().outages
             assert (outage.operator, outage.messages) == ("store", 20), "the second micro-batch waits for the first"
             assert query.isActive

@@ -116,8 +116,9 @@ def source_replaced(make: MakeCase) -> None:
 
         return write
 
-    assert "the output replaces" in run.refused(over(), PipelineError, output="whole")
-    check_proven(make(n=N), over(**{"snapshot-id": snapshot}), table(run, name), output="whole")
+    for version in ({}, {"versionAsOf": "main"}):  # a branch changes, too
+        assert "the output replaces" in make(n=N).refused(over(**version), PipelineError, output="whole")
+    check_proven(make(n=N), over(versionAsOf=snapshot), table(run, name), output="whole")
 
 
 def sorted_by_range(make: MakeCase) -> None:
