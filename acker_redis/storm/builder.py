@@ -175,6 +175,7 @@ class TopologyBuilder:
         if any(component.name == name for component, _ in self._components):
             raise InvalidTopologyError(f"Two components are named {name!r}. Give each a name of its own.")
         subscriptions: list[Subscription] = []
-        component = make_component(name, base.kind, maker, par=par, tasks=tasks, config=config)
+        kind = base._acker_kind  # noqa: SLF001  # of a class here
+        component = make_component(name, kind, maker, par=par, tasks=tasks, config=config)
         self._components.append((component, subscriptions))
         return subscriptions

@@ -149,12 +149,12 @@ def windows_ack_early(patch: pytest.MonkeyPatch) -> None:
 
 def windows_emit_for_their_newest_tuple(patch: pytest.MonkeyPatch) -> None:
     def planted(self: WindowedBolt, window: Any) -> bool:
-        with self._processing(window.tuples, acks=False) as done:
-            self._current = window.tuples[-1:]
+        with self._acker_processing(window.tuples, acks=False) as done:
+            self._acker_current = window.tuples[-1:]
             self.process_window(window)
         return not done.has_failed
 
-    patch.setattr(WindowedBolt, "_fire", planted)
+    patch.setattr(WindowedBolt, "_acker_fire", planted)
 
 
 PLANTS: tuple[Plant, ...] = (

@@ -72,7 +72,7 @@ def subject(cls: type, run: LocalRun) -> Any:
     if issubclass(cls, Spout):
         return run.tasks("lines")[0]
     if issubclass(cls, Component):
-        return next(bolt for bolt in run.tasks("split") if bolt._collector.open_tuples)
+        return next(bolt for bolt in run.tasks("split") if bolt._acker_collector.open_tuples)
     return None
 
 
@@ -86,8 +86,8 @@ def test_example_runs(cls: type, one: Any) -> None:
         run.feed("lines", ["held"], tup_id=1)
         run.settle()
         bolt = subject(Bolt, run)
-        (tup,) = bolt._collector.open_tuples.values()
-        bolt._current = [tup]
+        (tup,) = bolt._acker_collector.open_tuples.values()
+        bolt._acker_current = [tup]
         known = {
             **{name: getattr(storm, name) for name in storm.__all__},
             **{"Lines": Lines, "Split": Split, "Count": Count, "Sink": Count, "WordCount": WordCount},

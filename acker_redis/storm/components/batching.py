@@ -33,13 +33,13 @@ class BatchingBolt(HoldingBolt):
     ticks_between_batches: int = 1
     batch_size: int | None = None
 
-    _needs: ClassVar[tuple[str, ...]] = ("process_batch", "process_batches", "process")
-    _rules: ClassVar[Mapping[str, Rule]] = {
+    _acker_needs: ClassVar[tuple[str, ...]] = ("process_batch", "process_batches", "process")
+    _acker_rules: ClassVar[Mapping[str, Rule]] = {
         "ticks_between_batches": Rule(settings.is_count, "an integer of 1 or more"),
         "batch_size": Rule(lambda value: value is None or settings.is_count(value), "an integer of 1 or more, or None"),
     }
-    _batches: dict[Hashable, list[Tuple]]
-    _ticks: int = 0
+    _acker_batches: dict[Hashable, list[Tuple]]
+    _acker_ticks: int = 0
 
     def group_key(self, tup: Tuple) -> Hashable:
         """Return the key of a tuple's batch. The default puts all tuples into one batch, with the key None."""
@@ -51,62 +51,62 @@ class BatchingBolt(HoldingBolt):
 
     def process(self, tup: Tuple) -> None:
         """Put a tuple into its batch. Override `group_key` or `process_batch` instead."""
-        batches = self._open_batches()
+        batches = self._acker_open_batches()
         key = self.group_key(tup)
         batch = batches.setdefault(key, [])
         batch.append(tup)
         if self.batch_size is not None and len(batch) >= self.batch_size:
-            self._process(key)
+            self._acker_process(key)
 
     def process_tick(self, tup: Tuple) -> None:
         """Count a tick, and process the batches if it is time."""
-        self._ticks += 1
-        if self._ticks >= self.ticks_between_batches:
-            self._ticks = 0
+        self._acker_ticks += 1
+        if self._acker_ticks >= self.ticks_between_batches:
+            self._acker_ticks = 0
             self.process_batches()
 
     def process_batches(self) -> None:
         """Process all batches, key by key."""
-        for key in list(self._open_batches()):
-            self._process(key)
+        for key in list(self._acker_open_batches()):
+            self._acker_process(key)
 
-    def _process(self, key: Hashable) -> None:
-        tups = [tup for tup in self._open_batches().pop(key) if tup.state is PENDING]
+    def _acker_process(self, key: Hashable) -> None:
+        tups = [tup for tup in self._acker_open_batches().pop(key) if tup.state is PENDING]
         if not tups:
             return
-        with self._processing(tups) as done:
+        with self._acker_processing(tups) as done:
             self.process_batch(key, tups)
-        self._is_whole = self._is_whole and done.is_whole
+        self._acker_is_whole = self._acker_is_whole and done.is_whole
 
-    def _open_batches(self) -> dict[Hashable, list[Tuple]]:
-        if "_batches" not in self.__dict__:  # a subclass need not call __init__ of this class
-            self._batches = {}
-        return self._batches
+    def _acker_open_batches(self) -> dict[Hashable, list[Tuple]]:
+        if "_acker_batches" not in self.__dict__:  # a subclass need not call __init__ of this class
+            self._acker_batches = {}
+        return self._acker_batches
 
-    def _flush(self) -> bool:
-        self._is_whole = True
+    def _acker_flush(self) -> bool:
+        self._acker_is_whole = True
         self.process_batches()
-        return self._is_whole
+        return self._acker_is_whole
 
-    def _held_tuples(self) -> list[Tuple]:
-        return [tup for tups in self._open_batches().values() for tup in tups]
+    def _acker_held_tuples(self) -> list[Tuple]:
+        return [tup for tups in self._acker_open_batches().values() for tup in tups]
 
-    def _let_go(self) -> list[Tuple]:
-        held, self._batches = self._held_tuples(), {}
+    def _acker_let_go(self) -> list[Tuple]:
+        held, self._acker_batches = self._acker_held_tuples(), {}
         return held
 
-    def _held_places(self) -> Iterator[tuple[Tuple, Any]]:
-        for key, tups in self._open_batches().items():
+    def _acker_held_places(self) -> Iterator[tuple[Tuple, Any]]:
+        for key, tups in self._acker_open_batches().items():
             for tup in tups:
                 yield tup, key
 
-    def _held_progress(self) -> int:
-        return self._ticks
+    def _acker_held_progress(self) -> int:
+        return self._acker_ticks
 
-    def _resume_held(self, progress: int | None, places: Iterable[tuple[Tuple, Any]]) -> None:
-        self._ticks, self._batches = progress or 0, {}
+    def _acker_resume_held(self, progress: int | None, places: Iterable[tuple[Tuple, Any]]) -> None:
+        self._acker_ticks, self._acker_batches = progress or 0, {}
         for tup, key in places:
-            self._batches.setdefault(key, []).append(tup)
+            self._acker_batches.setdefault(key, []).append(tup)
 
 
 class TicklessBatchingBolt(BatchingBolt):
@@ -126,8 +126,8 @@ class TicklessBatchingBolt(BatchingBolt):
 
     secs_between_batches: float = 2.0
 
-    _rules: ClassVar[Mapping[str, Rule]] = {
-        **BatchingBolt._rules,  # noqa: SLF001  # of the base class
+    _acker_rules: ClassVar[Mapping[str, Rule]] = {
+        **BatchingBolt._acker_rules,  # noqa: SLF001  # of the base class
         "secs_between_batches": Rule(settings.is_duration, "a number of seconds above 0"),
     }
 

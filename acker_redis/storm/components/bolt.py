@@ -36,9 +36,9 @@ class Bolt(Component):
     ...             self.emit([word])
     """
 
-    kind: ClassVar[ComponentKind] = "bolt"
-    _needs: ClassVar[tuple[str, ...]] = ("process",)
-    _rules: ClassVar[Mapping[str, Rule]] = dict.fromkeys(
+    _acker_kind: ClassVar[ComponentKind] = "bolt"
+    _acker_needs: ClassVar[tuple[str, ...]] = ("process",)
+    _acker_rules: ClassVar[Mapping[str, Rule]] = dict.fromkeys(
         ("auto_anchor", "auto_ack", "auto_fail", "exit_on_exception", "cache"),
         Rule(lambda value: isinstance(value, bool), "True or False"),
     )
@@ -48,7 +48,7 @@ class Bolt(Component):
     exit_on_exception: bool = False
     cache: bool = False
 
-    _current: Sequence[Tuple] = ()
+    _acker_current: Sequence[Tuple] = ()
 
     def process(self, tup: Tuple) -> None:
         """Process a tuple."""
@@ -83,10 +83,10 @@ class Bolt(Component):
         [1]
         """
         if anchors is None:
-            anchors = self._current if self.auto_anchor else ()
+            anchors = self._acker_current if self.auto_anchor else ()
         elif isinstance(anchors, (Tuple, str)) or not isinstance(anchors, Iterable):
             anchors = (anchors,)
-        tasks: Sequence[int] = (self._collector or self._out()).emit(values, stream, anchors, direct_task)
+        tasks: Sequence[int] = (self._acker_collector or self._acker_out()).emit(values, stream, anchors, direct_task)
         return list(tasks) if need_task_ids else None
 
     def ack(self, tup: Tuple | str) -> None:
@@ -97,7 +97,7 @@ class Bolt(Component):
 
         >>> self.ack(tup)  # or self.ack(tup.id)
         """
-        self._out().ack(tup)
+        self._acker_out().ack(tup)
 
     def fail(self, tup: Tuple | str, reason: str | None = None) -> None:
         """Fail a tuple, or the tuple with this id, with a text. After an ack or a fail it has no effect.
@@ -107,49 +107,49 @@ class Bolt(Component):
 
         >>> self.fail(tup, "no such customer")
         """
-        self._out().fail(tup, reason)
+        self._acker_out().fail(tup, reason)
 
     def reset_timeout(self, tup: Tuple | str) -> None:
         """Restart the timeout of the messages that a tuple is derived from.
 
         >>> self.reset_timeout(tup)
         """
-        self._out().reset_timeout(tup)
+        self._acker_out().reset_timeout(tup)
 
-    def _execute(self, tup: Tuple) -> bool:
+    def _acker_execute(self, tup: Tuple) -> bool:
         """Process a tuple or tick, and ack or fail it. Returns False if the task has to go on with a fresh copy."""
-        self._current = (tup,)
+        self._acker_current = (tup,)
         try:
             if tup.is_tick:
                 self.process_tick(tup)
             else:
                 self.process(tup)
             if self.auto_ack and tup.state is PENDING:
-                self._collector.ack(tup)
+                self._acker_collector.ack(tup)
         except Exception as exc:
-            return self._failed(exc)
+            return self._acker_failed(exc)
         finally:
-            self._current = ()
+            self._acker_current = ()
         return True
 
     @contextmanager
-    def _processing(self, tups: Sequence[Tuple], *, acks: bool | None = None) -> "Iterator[_Processing]":
+    def _acker_processing(self, tups: Sequence[Tuple], *, acks: bool | None = None) -> "Iterator[_Processing]":
         """Make tuples the current ones, and ack them at the end, or fail them after an exception."""
-        done, outer = _Processing(), self._current
-        self._current = tups
+        done, outer = _Processing(), self._acker_current
+        self._acker_current = tups
         try:
             yield done
             if self.auto_ack if acks is None else acks:
                 for tup in tups:
                     if tup.state is PENDING:
-                        self._collector.ack(tup)
+                        self._acker_collector.ack(tup)
         except Exception as exc:
             done.has_failed = True
-            done.is_whole = self._failed(exc)
+            done.is_whole = self._acker_failed(exc)
         finally:
-            self._current = outer
+            self._acker_current = outer
 
-    def _failed(self, exc: Exception) -> bool:
+    def _acker_failed(self, exc: Exception) -> bool:
         """Fail the current tuples by an exception. Returns False if the task has to go on with a fresh copy."""
         retry, is_expected = True, True
         if isinstance(exc, RowFailedError):
@@ -158,20 +158,20 @@ class Bolt(Component):
             is_expected = is_outage(exc)
             text = text_of(exc)
             reason = f"{type(exc).__name__}: {text}" if text else type(exc).__name__
-            self._metrics.errors += 1
+            self._acker_metrics.errors += 1
             self.logger.warning(
-                "tuples failed by an exception task_id=%d count=%d error=%r", self.task_id, len(self._current), exc,
+                "tuples failed by an exception task_id=%d count=%d error=%r", self.task_id, len(self._acker_current), exc,
                 exc_info=exc,
             )  # fmt: skip
         if self.auto_fail:
-            for tup in self._current:
-                self._collector.fail(tup, reason, retry=retry, is_expected=is_expected)
+            for tup in self._acker_current:
+                self._acker_collector.fail(tup, reason, retry=retry, is_expected=is_expected)
         return isinstance(exc, RowFailedError) or not self.exit_on_exception
 
-    def _abandon(self) -> None:
+    def _acker_abandon(self) -> None:
         """Fail what the bolt holds, because a fresh copy takes its place."""
 
-    def _flush(self) -> bool:
+    def _acker_flush(self) -> bool:
         """Process what the bolt holds. Returns False if the task has to go on with a fresh copy."""
         return True
 

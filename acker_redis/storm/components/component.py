@@ -19,6 +19,9 @@ _CALLED: dict[ComponentKind, tuple[str, ...]] = {
 }
 """Methods that runners call, whatever a component overrides."""
 
+PREFIX = "_acker_"
+"""Prefix of what the library keeps in components, beside documented names. All other names are free for their classes."""
+
 _LEVELS = {"trace": logging.DEBUG, "debug": logging.DEBUG, "warn": logging.WARNING, "error": logging.ERROR}
 
 
@@ -37,7 +40,8 @@ class SpecMethod:
         ) -> Spec:
             if name is not None and (not isinstance(name, str) or not name):
                 raise InvalidTopologyError(f"name={name!r} is not the name of a component. Pass a text, or omit it.")
-            return Spec(made_from.kind, made_from, name, inputs_of(inputs), par, config)
+            kind = made_from._acker_kind  # noqa: SLF001  # of the class below
+            return Spec(kind, made_from, name, inputs_of(inputs), par, config)
 
         spec.__doc__ = SPEC_DOC
         return spec
@@ -81,12 +85,13 @@ def check_component(name: str, maker: Any) -> None:
     made = maker if isinstance(maker, type) else type(maker)
     if made is maker:
         _check_arguments(name, made)
-    base = next(base for base in made.__mro__ if "_needs" in vars(base))
-    needs: tuple[str, ...] = vars(base)["_needs"]
+    base = next(base for base in made.__mro__ if "_acker_needs" in vars(base))
+    needs: tuple[str, ...] = vars(base)["_acker_needs"]
     own = [method for method in needs if _function(maker, method) is not _function(base, method)]
     if not own:
         raise InvalidTopologyError(f"Component {name!r} has no {needs[0]}(). Define it in {made.__name__}.")
-    _check_plain(name, maker, {*_CALLED[maker.kind], *(own if len(own) == 1 else ())})
+    called = _CALLED[maker._acker_kind]  # noqa: SLF001  # of the class below
+    _check_plain(name, maker, {*called, *(own if len(own) == 1 else ())})
 
 
 def _check_plain(name: str, maker: Any, methods: Iterable[str]) -> None:
@@ -121,7 +126,7 @@ def check_attributes(name: str, component: Any) -> None:
     made = component if isinstance(component, type) else type(component)
     rules: dict[str, Rule] = {}
     for base in reversed(made.__mro__):
-        rules |= vars(base).get("_rules", {})
+        rules |= vars(base).get("_acker_rules", {})
     for attribute, rule in rules.items():
         value = getattr(component, attribute)
         if not rule.is_valid(value):
@@ -143,10 +148,10 @@ class Component:
         logger: logger of this component.
     """
 
-    kind: ClassVar[ComponentKind]
-    _needs: ClassVar[tuple[str, ...]]
+    _acker_kind: ClassVar[ComponentKind]
+    _acker_needs: ClassVar[tuple[str, ...]]
     """Methods of this base class of which a component has to override one."""
-    _rules: ClassVar[Mapping[str, Rule]] = {}
+    _acker_rules: ClassVar[Mapping[str, Rule]] = {}
     """Rules for attributes of this class. Those of its base classes hold, too."""
     outputs: Sequence[str] | Sequence[Stream] | None = None
     par: int | None = None
@@ -160,8 +165,8 @@ class Component:
     context: TopologyContext
     logger: logging.Logger
 
-    _collector: Any = None
-    _metrics: ComponentMetrics
+    _acker_collector: Any = None
+    _acker_metrics: ComponentMetrics
 
     def initialize(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
         """Prepare this task. Called once, before anything else (Storm: open, prepare).
@@ -185,14 +190,14 @@ class Component:
 
         >>> self.report_metric("rows", 17)
         """
-        self._metrics.report(name, value)
+        self._acker_metrics.report(name, value)
 
     def raise_exception(self, exception: BaseException, tup: Tuple | None = None) -> None:
         """Report an exception. It is logged and counted, and the task goes on (Storm: reportError).
 
         >>> self.raise_exception(ValueError("no such customer"))
         """
-        self._metrics.errors += 1
+        self._acker_metrics.errors += 1
         self.logger.error(
             "exception reported task_id=%d tup=%r error=%r", self.task_id, tup, exception, exc_info=exception
         )
@@ -213,10 +218,10 @@ class Component:
         """
         return tup.is_tick
 
-    def _bind(self, collector: Any, context: TopologyContext, metrics: ComponentMetrics) -> None:
+    def _acker_bind(self, collector: Any, context: TopologyContext, metrics: ComponentMetrics) -> None:
         """Attach the component to its task. Runners call it before `initialize`."""
-        self._collector = collector
-        self._metrics = metrics
+        self._acker_collector = collector
+        self._acker_metrics = metrics
         self.context = context
         self.task_id = context.task_id
         self.component_name = context.component
@@ -224,10 +229,10 @@ class Component:
         self.storm_conf = context.conf
         self.logger = logging.getLogger(f"acker_redis.storm.{context.component}")
 
-    def _out(self) -> Any:
-        if self._collector is None:
+    def _acker_out(self) -> Any:
+        if self._acker_collector is None:
             raise AckerError(
                 f"{type(self).__name__} is not part of a run, so it can't emit, ack or fail. Run it in a topology, for "
                 "example by Topology.local()."
             )
-        return self._collector
+        return self._acker_collector

@@ -70,7 +70,7 @@ class DataFrameSpout(ReliableSpout):
 
     def next_tuple(self) -> None:
         """Emit the next row."""
-        self._out().emit_next()
+        self._acker_out().emit_next()
 
     def emit(
         self,

@@ -13,46 +13,46 @@ class HoldingBolt(Bolt):
     On Spark it holds them over turns: a task gives away what it holds at the end of a turn, and takes it back at the next one.
     """
 
-    _is_whole: bool = True
+    _acker_is_whole: bool = True
 
-    def _execute(self, tup: Tuple) -> bool:
-        self._is_whole = True
-        with self._processing([tup], acks=self.auto_ack and tup.is_tick) as done:
+    def _acker_execute(self, tup: Tuple) -> bool:
+        self._acker_is_whole = True
+        with self._acker_processing([tup], acks=self.auto_ack and tup.is_tick) as done:
             if tup.is_tick:
                 self.process_tick(tup)
             else:
                 self.process(tup)
-        return done.is_whole and self._is_whole
+        return done.is_whole and self._acker_is_whole
 
-    def _abandon(self) -> None:
+    def _acker_abandon(self) -> None:
         if self.auto_fail:
-            self._fail_held("the task was replaced after an exception")
+            self._acker_fail_held("the task was replaced after an exception")
         else:
-            self._let_go()
+            self._acker_let_go()
 
-    def _fail_held(self, reason: str) -> int:
+    def _acker_fail_held(self, reason: str) -> int:
         """Fail all tuples that the bolt holds, and let them go. Returns the number of those that were pending."""
-        pending = [tup for tup in self._let_go() if tup.state is PENDING]
+        pending = [tup for tup in self._acker_let_go() if tup.state is PENDING]
         for tup in pending:
-            self._collector.fail(tup, reason)
+            self._acker_collector.fail(tup, reason)
         return len(pending)
 
-    def _held_tuples(self) -> list[Tuple]:
+    def _acker_held_tuples(self) -> list[Tuple]:
         """List the tuples that a later call will process."""
         raise NotImplementedError
 
-    def _let_go(self) -> list[Tuple]:
+    def _acker_let_go(self) -> list[Tuple]:
         """Hold nothing any more. Returns the tuples that were held."""
         raise NotImplementedError
 
-    def _held_places(self) -> Iterator[tuple[Tuple, Any]]:
+    def _acker_held_places(self) -> Iterator[tuple[Tuple, Any]]:
         """Yield each tuple in order, with its place among the others."""
         raise NotImplementedError
 
-    def _held_progress(self) -> Any:
+    def _acker_held_progress(self) -> Any:
         """Return what the bolt knows beside its tuples."""
         raise NotImplementedError
 
-    def _resume_held(self, progress: Any, places: Iterable[tuple[Tuple, Any]]) -> None:
+    def _acker_resume_held(self, progress: Any, places: Iterable[tuple[Tuple, Any]]) -> None:
         """Go on with the tuples and the progress of a task that gave them away."""
         raise NotImplementedError

@@ -71,14 +71,14 @@ class KafkaSpout(ReliableSpout):
     commit_secs: float = 1.0
     max_pending_bytes: int = 256 * 2**20
 
-    _rules: ClassVar[Mapping[str, Rule]] = {
+    _acker_rules: ClassVar[Mapping[str, Rule]] = {
         "start": Rule(lambda value: value in ("earliest", "latest"), "'earliest' or 'latest'"),
         "on_lost": Rule(lambda value: value in ("letter", "raise"), "'letter' or 'raise'"),
         "on_recreated": Rule(lambda value: value in ("raise", "restart"), "'raise' or 'restart'"),
         "max_pending_bytes": Rule(settings.is_count, "an integer of 1 or more"),
     }
 
-    _source: KafkaSource
+    _acker_source: KafkaSource
 
     def __init__(
         self,
@@ -110,19 +110,19 @@ class KafkaSpout(ReliableSpout):
             AckerError: the brokers refuse the member, or couldn't be reached for ten minutes; or see `on_lost` and
                 `on_recreated`.
         """
-        taken = self._source.take()
+        taken = self._acker_source.take()
         if taken is not None:
             self.emit(taken.values(), tup_id=taken.place)
 
     def activate(self) -> None:
         """Read records. A class that overrides it calls it."""
-        self._source.is_active = True
+        self._acker_source.is_active = True
 
     def deactivate(self) -> None:
         """Pause the partitions. The membership and the commits go on. A class that overrides it calls it."""
-        self._source.is_active = False
+        self._acker_source.is_active = False
 
-    def _open_source(self, acker: Acker, run_id: str, spout_id: int) -> None:
+    def _acker_open_source(self, acker: Acker, run_id: str, spout_id: int) -> None:
         call = type(self).__name__
         kafka = {} if self.kafka is None else self.kafka
         check_names(kafka)
@@ -137,10 +137,10 @@ class KafkaSpout(ReliableSpout):
             on_recreated=self.on_recreated,
             commit_secs=self.commit_secs,
             max_pending_bytes=self.max_pending_bytes,
-            max_pending=self._max_pending(self.storm_conf),
+            max_pending=self._acker_max_pending(self.storm_conf),
         )
-        self._source = KafkaSource(options, acker, run_id, spout_id)
+        self._acker_source = KafkaSource(options, acker, run_id, spout_id)
 
     @staticmethod
-    def _max_pending(conf: Mapping[str, Any]) -> int:
+    def _acker_max_pending(conf: Mapping[str, Any]) -> int:
         return int(conf.get(settings.MAX_SPOUT_PENDING) or _MAX_PENDING)

@@ -29,10 +29,10 @@ class Spout(Component):
     ...         self.emit(["a b"], tup_id=1)
     """
 
-    kind: ClassVar[ComponentKind] = "spout"
-    _needs: ClassVar[tuple[str, ...]] = ("next_tuple",)
-    _requires_ids: ClassVar[bool] = False
-    _source: Source = NO_SOURCE
+    _acker_kind: ClassVar[ComponentKind] = "spout"
+    _acker_needs: ClassVar[tuple[str, ...]] = ("next_tuple",)
+    _acker_requires_ids: ClassVar[bool] = False
+    _acker_source: Source = NO_SOURCE
 
     def next_tuple(self) -> None:
         """Emit some messages, or none. Called again and again while the bound on pending messages allows it.
@@ -80,18 +80,18 @@ class Spout(Component):
 
         >>> self.emit(["a b"], tup_id=1)
         """
-        if tup_id is None and self._requires_ids:
+        if tup_id is None and self._acker_requires_ids:
             raise BadTupleError(
                 f"{type(self).__name__} emitted a message without tup_id, so it couldn't be replayed. Pass an id, or derive "
                 "the spout from Spout."
             )
-        tasks: Sequence[int] = (self._collector or self._out()).emit(values, tup_id, stream, direct_task)
+        tasks: Sequence[int] = (self._acker_collector or self._acker_out()).emit(values, tup_id, stream, direct_task)
         return list(tasks) if need_task_ids else None
 
-    def _open_source(self, acker: Acker, run_id: str, spout_id: int) -> None:
+    def _acker_open_source(self, acker: Acker, run_id: str, spout_id: int) -> None:
         """Make the source of this task, if it has one. Runners call it after `initialize`."""
 
-    def _fail_call(self) -> Callable[..., object]:
+    def _acker_fail_call(self) -> Callable[..., object]:
         """Return `fail`, with a reason or without."""
         fail: Callable[..., object] = self.fail
         try:
@@ -128,15 +128,15 @@ class ReliableSpout(Spout):
     retry: RetryPolicy = RetryPolicy()
     max_fails: int | None = None
 
-    _requires_ids: ClassVar[bool] = True
-    _rules: ClassVar[Mapping[str, Rule]] = {
+    _acker_requires_ids: ClassVar[bool] = True
+    _acker_rules: ClassVar[Mapping[str, Rule]] = {
         "retry": Rule(lambda value: isinstance(value, RetryPolicy), "a RetryPolicy"),
         "max_fails": Rule(
             lambda value: value is None or settings.is_count_or_zero(value), "an integer of 0 or more, or None"
         ),
     }
 
-    def _policy(self) -> RetryPolicy:
+    def _acker_policy(self) -> RetryPolicy:
         return self.retry if self.max_fails is None else replace(self.retry, max_attempts=self.max_fails + 1)
 
 

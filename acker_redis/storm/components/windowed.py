@@ -65,18 +65,18 @@ class WindowedBolt(HoldingBolt):
     lag: timedelta = timedelta(0)
     late_stream: str | None = None
 
-    _needs: ClassVar[tuple[str, ...]] = ("process_window",)
-    _rules: ClassVar[Mapping[str, Rule]] = {
+    _acker_needs: ClassVar[tuple[str, ...]] = ("process_window",)
+    _acker_rules: ClassVar[Mapping[str, Rule]] = {
         "window": Rule(_is_extent, "a number of tuples, or a timedelta of a millisecond or more"),
         "slide": Rule(_is_extent, "a number of tuples, or a timedelta of a millisecond or more"),
         "timestamp_field": Rule(lambda value: value is None or isinstance(value, str), "the name of a field, or None"),
         "lag": Rule(lambda value: isinstance(value, timedelta) and value >= timedelta(0), "a timedelta of 0 or more"),
         "late_stream": Rule(lambda value: value is None or isinstance(value, str), "the name of a stream, or None"),
     }
-    _windows: ArrivalWindows | EventWindows | None = None
-    _spec: WindowSpec
-    _places: Mapping[tuple[str, str], int]
-    _now_ms: Callable[[], int]
+    _acker_windows: ArrivalWindows | EventWindows | None = None
+    _acker_spec: WindowSpec
+    _acker_places: Mapping[tuple[str, str], int]
+    _acker_now_ms: Callable[[], int]
 
     def process_window(self, window: TupleWindow) -> None:
         """Process a window of tuples."""
@@ -84,89 +84,91 @@ class WindowedBolt(HoldingBolt):
 
     def process(self, tup: Tuple) -> None:
         """Add a tuple to the windows. Override `process_window` instead."""
-        windows = self._windowing()
+        windows = self._acker_windowing()
         if isinstance(windows, ArrivalWindows):
-            windows.add(tup, self._now_ms())
-        elif not windows.add(tup, self._time_of(tup), (tup.component, tup.stream)):
-            self._note_late(tup)
+            windows.add(tup, self._acker_now_ms())
+        elif not windows.add(tup, self._acker_time_of(tup), (tup.component, tup.stream)):
+            self._acker_note_late(tup)
 
-    def _note_late(self, tup: Tuple) -> None:
-        if self._spec.late_stream is None:
+    def _acker_note_late(self, tup: Tuple) -> None:
+        if self._acker_spec.late_stream is None:
             self.logger.info("late tuple in no window task_id=%d tup=%r", self.task_id, tup)
         else:
             copied = Tuple(tup.id, tup.component, tup.stream, tup.task, tup.values)
-            self.emit([copied], stream=self._spec.late_stream, anchors=[tup])
-        self._ack([tup])
+            self.emit([copied], stream=self._acker_spec.late_stream, anchors=[tup])
+        self._acker_ack([tup])
 
-    def _time_of(self, tup: Tuple) -> int:
+    def _acker_time_of(self, tup: Tuple) -> int:
         """Return the time of a tuple, in milliseconds since 1970."""
-        value = tup.values[self._places[tup.component, tup.stream]]
+        value = tup.values[self._acker_places[tup.component, tup.stream]]
         if isinstance(value, int) and not isinstance(value, bool):
             return value
         if isinstance(value, datetime) and value.tzinfo is not None:
             return (value - _EPOCH) // _MS
         raise RowFailedError(
-            f"{self._spec.timestamp_field}={value!r:.100} is no time. Use a datetime with a time zone, or milliseconds since "
-            "1970 as an integer."
+            f"{self._acker_spec.timestamp_field}={value!r:.100} is no time. Use a datetime with a time zone, or milliseconds "
+            "since 1970 as an integer."
         )
 
     # -- calls of the run
 
-    def _begin_windows(
+    def _acker_begin_windows(
         self, spec: WindowSpec, places: Mapping[tuple[str, str], int], now_ms: Callable[[], int]
     ) -> None:
         """Set the windows of this task, the place of the time in the values of each input stream, and the clock."""
-        self._spec, self._places, self._now_ms = spec, places, now_ms
+        self._acker_spec, self._acker_places, self._acker_now_ms = spec, places, now_ms
 
-    def _windowing(self) -> ArrivalWindows | EventWindows:
-        if self._windows is None:
-            if self._spec.timestamp_field is None:
-                self._windows = ArrivalWindows(self._spec, self._fire, self._ack)
+    def _acker_windowing(self) -> ArrivalWindows | EventWindows:
+        if self._acker_windows is None:
+            if self._acker_spec.timestamp_field is None:
+                self._acker_windows = ArrivalWindows(self._acker_spec, self._acker_fire, self._acker_ack)
             else:
-                self._windows = EventWindows(self._spec, self._fire, self._ack, self._places)
-        return self._windows
+                self._acker_windows = EventWindows(
+                    self._acker_spec, self._acker_fire, self._acker_ack, self._acker_places
+                )
+        return self._acker_windows
 
-    def _fire(self, window: TupleWindow) -> bool:
-        with self._processing(window.tuples, acks=False) as done:
+    def _acker_fire(self, window: TupleWindow) -> bool:
+        with self._acker_processing(window.tuples, acks=False) as done:
             self.process_window(window)
         if not done.is_whole:
-            self._is_whole = False
-            self._windowing().stop()
+            self._acker_is_whole = False
+            self._acker_windowing().stop()
         return not done.has_failed
 
-    def _ack(self, tups: Sequence[Tuple]) -> None:
+    def _acker_ack(self, tups: Sequence[Tuple]) -> None:
         for tup in tups:
             if self.auto_ack and tup.state is State.PENDING:
-                self._collector.ack(tup)
+                self._acker_collector.ack(tup)
 
-    def _on_time(self) -> bool:
+    def _acker_on_time(self) -> bool:
         """Fire the windows that are due. Returns False if the task has to go on with a fresh copy."""
-        self._is_whole = True
-        self._windowing().on_time(self._now_ms())
-        return self._is_whole
+        self._acker_is_whole = True
+        self._acker_windowing().on_time(self._acker_now_ms())
+        return self._acker_is_whole
 
-    def _flush(self) -> bool:
-        self._is_whole = True
-        self._windowing().finish(self._now_ms())
-        return self._is_whole
+    def _acker_flush(self) -> bool:
+        self._acker_is_whole = True
+        self._acker_windowing().finish(self._acker_now_ms())
+        return self._acker_is_whole
 
-    def _held_tuples(self) -> list[Tuple]:
-        return self._windowing().tuples()
+    def _acker_held_tuples(self) -> list[Tuple]:
+        return self._acker_windowing().tuples()
 
-    def _let_go(self) -> list[Tuple]:
-        held, self._windows = self._held_tuples(), None
+    def _acker_let_go(self) -> list[Tuple]:
+        held, self._acker_windows = self._acker_held_tuples(), None
         return held
 
-    def _held_places(self) -> Iterator[tuple[Tuple, Any]]:
-        return self._windowing().places()
+    def _acker_held_places(self) -> Iterator[tuple[Tuple, Any]]:
+        return self._acker_windowing().places()
 
-    def _held_progress(self) -> Any:
-        return self._windowing().progress
+    def _acker_held_progress(self) -> Any:
+        return self._acker_windowing().progress
 
-    def _resume_held(self, progress: Any, places: Iterable[tuple[Tuple, Any]]) -> None:
-        self._windows = None
+    def _acker_resume_held(self, progress: Any, places: Iterable[tuple[Tuple, Any]]) -> None:
+        self._acker_windows = None
         if progress is not None:
-            self._windowing().resume(progress, places)
+            self._acker_windowing().resume(progress, places)
 
 
 def check_windows(graph: Graph) -> None:
@@ -210,7 +212,7 @@ def begin_windows(bolt: Bolt, graph: Graph, timeout_secs: float, now_ms: Callabl
     if isinstance(bolt, WindowedBolt):
         component = graph.components[bolt.component_name]
         spec = _checked_spec(graph, component, bolt, timeout_secs)
-        bolt._begin_windows(spec, _places(graph, component, spec), now_ms)  # noqa: SLF001
+        bolt._acker_begin_windows(spec, _places(graph, component, spec), now_ms)  # noqa: SLF001
 
 
 def _checked_spec(

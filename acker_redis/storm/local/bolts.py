@@ -36,7 +36,7 @@ class BoltTask:
         """Execute a tuple."""
         collector = self.collector
         collector.begin_tuple(tup)
-        goes_on = self.component._execute(tup)  # noqa: SLF001
+        goes_on = self.component._acker_execute(tup)  # noqa: SLF001
         collector.end_tuple(tup)
         if not goes_on:
             self.replace()
@@ -44,13 +44,13 @@ class BoltTask:
     def flush(self) -> None:
         """Process what the bolt holds."""
         self.collector.begin_call()
-        if not self.component._flush():  # noqa: SLF001
+        if not self.component._acker_flush():  # noqa: SLF001
             self.replace()
 
     def fire_windows(self) -> None:
         """Fire the windows that are due."""
         self.collector.begin_call()
-        if isinstance(self.component, WindowedBolt) and not self.component._on_time():  # noqa: SLF001
+        if isinstance(self.component, WindowedBolt) and not self.component._acker_on_time():  # noqa: SLF001
             self.replace()
 
     def set_timers(self, timers: Timers, tick: Callable[[float], object], *, has_inputs: bool) -> None:
@@ -67,8 +67,8 @@ class BoltTask:
             log.warning(
                 "batches never processed, neither ticks nor batch_size are set component=%r", bolt.component_name
             )
-        if isinstance(bolt, WindowedBolt) and bolt._spec.period_ms is not None:  # noqa: SLF001
-            timers.every(bolt._spec.period_ms / 1000, self.fire_windows)  # noqa: SLF001
+        if isinstance(bolt, WindowedBolt) and bolt._acker_spec.period_ms is not None:  # noqa: SLF001
+            timers.every(bolt._acker_spec.period_ms / 1000, self.fire_windows)  # noqa: SLF001
 
     @property
     def has_windows(self) -> bool:
@@ -80,11 +80,11 @@ class BoltTask:
         """True if no time brings the bolt to process the last tuples that it holds."""
         bolt = self.component
         if isinstance(bolt, WindowedBolt):
-            return not bolt._spec.ends_by_time  # noqa: SLF001
+            return not bolt._acker_spec.ends_by_time  # noqa: SLF001
         is_timed = isinstance(bolt, TicklessBatchingBolt) or bolt.storm_conf.get(settings.TICK_SECS) is not None
         return isinstance(bolt, BatchingBolt) and not is_timed
 
     def replace(self) -> None:
         """Put a fresh copy in the place of the bolt."""
-        self.component._abandon()  # noqa: SLF001
+        self.component._acker_abandon()  # noqa: SLF001
         self.component = self._fresh(self)

@@ -153,7 +153,7 @@ class Engine:
     def _instance(self, component: Component, collector: SpoutCollector | BoltCollector) -> Any:
         """Make the object of one task, and attach it to its collector."""
         made = make_instance(component)
-        made._bind(collector, collector.context, self.observer.metrics[component.name])  # noqa: SLF001
+        made._acker_bind(collector, collector.context, self.observer.metrics[component.name])  # noqa: SLF001
         return made
 
     def tasks(self) -> list[SpoutTask | BoltTask]:
@@ -217,7 +217,7 @@ class Engine:
         component.initialize(component.storm_conf, component.context)
         check_attributes(component.component_name, component)
         if isinstance(task, SpoutTask):
-            task.component._open_source(self.acker, self.run_id, self.updates.spout_id)  # noqa: SLF001
+            task.component._acker_open_source(self.acker, self.run_id, self.updates.spout_id)  # noqa: SLF001
         else:
             begin_windows(task.component, self.graph, self.timeout_secs, self._now_ms)
 

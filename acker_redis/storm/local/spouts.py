@@ -68,7 +68,7 @@ class SpoutTask:
         self.due: deque[Replay] = deque()
         self.history: History | None = None
         """Past of the message that is being replayed, which its next init takes."""
-        self._fail = component._fail_call()  # noqa: SLF001
+        self._fail = component._acker_fail_call()  # noqa: SLF001
 
     @property
     def name(self) -> str:
@@ -78,12 +78,12 @@ class SpoutTask:
     @property
     def policy(self) -> RetryPolicy | None:
         """Policy of a reliable spout, which may have set it in `initialize`; None for other spouts."""
-        return self.component._policy() if isinstance(self.component, ReliableSpout) else None  # noqa: SLF001
+        return self.component._acker_policy() if isinstance(self.component, ReliableSpout) else None  # noqa: SLF001
 
     @property
     def source(self) -> Source:
         """Source of the spout."""
-        return self.component._source  # noqa: SLF001
+        return self.component._acker_source  # noqa: SLF001
 
     def wants(self, emission: Emission, history: History) -> bool:
         """Return True if a message that failed may be replayed. A letter's message always may."""

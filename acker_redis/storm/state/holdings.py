@@ -48,26 +48,26 @@ class Holdings:
         """Give a bolt back what it held at the end of the last committed turn. The state has begun."""
         self._epoch = moment.epoch
         if self.state.is_continued:
-            self._held.admit(tup for tup, _ in bolt._held_places())  # noqa: SLF001  # of the classes here
+            self._held.admit(tup for tup, _ in bolt._acker_held_places())  # noqa: SLF001  # of the classes here
             return
         epoch, self._progress = self.state.get(_PROGRESS, (0, None))
         self._orders, self._written = {}, {}
         if epoch != moment.epoch:
             self.state.clear()
             self._progress = None
-            bolt._resume_held(None, [])  # noqa: SLF001
+            bolt._acker_resume_held(None, [])  # noqa: SLF001
             return
         kept = (value for key, value in self.state.read_values() if key is not _PROGRESS)
         found = sorted(kept, key=lambda entry: entry[0])
         self._next = found[-1][0] + 1 if found else 0
         for order, tup, place in found:
             self._orders[tup.id], self._written[tup.id] = order, _print_of(tup, place)
-        bolt._resume_held(self._progress, [(tup, place) for _, tup, place in found])  # noqa: SLF001
+        bolt._acker_resume_held(self._progress, [(tup, place) for _, tup, place in found])  # noqa: SLF001
 
     def end(self, bolt: HoldingBolt) -> int:
         """Take what a bolt holds at the end of a turn. Returns the number of tuples that a later call will process."""
         ids = set()
-        for tup, place in bolt._held_places():  # noqa: SLF001
+        for tup, place in bolt._acker_held_places():  # noqa: SLF001
             ids.add(tup.id)
             self._held.note(tup, _TITLE)  # the bolt's own state may not have it, too
             seen = _print_of(tup, place)
@@ -80,11 +80,11 @@ class Holdings:
         for gone in self._written.keys() - ids:
             self.state.discard(gone)
             del self._written[gone], self._orders[gone]
-        progress = bolt._held_progress()  # noqa: SLF001
+        progress = bolt._acker_held_progress()  # noqa: SLF001
         if progress != self._progress:
             self.state[_PROGRESS] = self._epoch, progress
             self._progress = progress
-        return len(bolt._held_tuples())  # noqa: SLF001
+        return len(bolt._acker_held_tuples())  # noqa: SLF001
 
 
 def _print_of(tup: Tuple, place: Any) -> Any:

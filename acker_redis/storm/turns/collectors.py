@@ -237,7 +237,7 @@ class RowBoltCollector(_Rows, BoltCollector):
         tally, hooks = _Tally(), self._hooks
         try:
             for tup in tups:
-                if are_ticks or not hooks.is_empty or type(task.component)._execute is not Bolt._execute:  # noqa: SLF001
+                if are_ticks or not hooks.is_empty or type(task.component)._acker_execute is not Bolt._acker_execute:  # noqa: SLF001
                     task.execute(tup)
                 else:
                     self._execute(task, tup, tally)
@@ -250,7 +250,7 @@ class RowBoltCollector(_Rows, BoltCollector):
         component, hooks = task.component, self._hooks
         self._executing, self._thread = tup, get_ident()
         self._call.begin(tup.id)
-        component._current = (tup,)  # noqa: SLF001
+        component._acker_current = (tup,)  # noqa: SLF001
         is_whole, is_acked = True, False
         tup.began = began = perf_counter()
         try:
@@ -261,9 +261,9 @@ class RowBoltCollector(_Rows, BoltCollector):
                 else:  # it was added by this call
                     self.ack(tup)
         except Exception as exc:
-            is_whole = component._failed(exc)  # noqa: SLF001
+            is_whole = component._acker_failed(exc)  # noqa: SLF001
         finally:
-            component._current = ()  # noqa: SLF001
+            component._acker_current = ()  # noqa: SLF001
         if hooks.is_empty:
             took_ms = (perf_counter() - began) * 1000
             self._executing = None

@@ -11,6 +11,7 @@ from typing import Any
 from acker_redis.client.backoff import is_outage
 from acker_redis.errors import AckerError, InvalidTopologyError, PipelineError
 from acker_redis.storm.components.bolt import Bolt
+from acker_redis.storm.components.component import PREFIX
 from acker_redis.storm.components.holding import HoldingBolt
 from acker_redis.storm.components.instances import make_instance
 from acker_redis.storm.components.stateful import StatefulBolt
@@ -30,13 +31,8 @@ from acker_redis.storm.turns.plan import Plan
 
 log = logging.getLogger("acker_redis.storm")
 
-_OWN = frozenset(
-    "_collector _metrics _current context task_id component_name topology_name storm_conf logger".split()  # noqa: SIM905
-)
-"""Attributes that belong to the library."""
-
-_OF_HOLDING = frozenset("_is_whole _batches _ticks _windows _spec _places _now_ms".split())  # noqa: SIM905
-"""Attributes of bolts that hold tuples, which are kept as holdings, or made by `initialize`."""
+_OWN = frozenset({"context", "task_id", "component_name", "topology_name", "storm_conf", "logger"})
+"""Attributes that belong to the library, beside those with its prefix."""
 
 _CONTAINERS = (dict, list, set, bytearray, deque)
 
@@ -148,7 +144,7 @@ class WorkerTask:
         for number in range(first, last + 1):
             self._now_ms = begin_ms + round(number * period_ms)
             self._task.fire_windows()
-            if not self._holding()._held_tuples():  # noqa: SLF001  # the other windows are empty
+            if not self._holding()._acker_held_tuples():  # noqa: SLF001  # the other windows are empty
                 break
         self._now_ms = now_ms
 
@@ -162,7 +158,7 @@ class WorkerTask:
         assert self._task is not None  # noqa: S101  # as above
         collector, component, own = self.collector, self._task.component, self.states.own
         collector.begin_call()
-        count = component._fail_held(reason) if isinstance(component, HoldingBolt) else 0  # noqa: SLF001
+        count = component._acker_fail_held(reason) if isinstance(component, HoldingBolt) else 0  # noqa: SLF001
         for _ in () if own is None else own.values():  # reading them opens their tuples
             pass
         for tup in list(collector.open_tuples.values()):
@@ -179,7 +175,7 @@ class WorkerTask:
         """Drop copies of what the task keeps. The next execution reads what it needs."""
         self.states.forget()
         if isinstance(self.component, HoldingBolt) and self._is_initialised:
-            self.component._let_go()  # noqa: SLF001
+            self.component._acker_let_go()  # noqa: SLF001
 
     def close(self) -> None:
         """Clean up, as far as that is possible."""
@@ -188,7 +184,7 @@ class WorkerTask:
             self.component.close()
 
     def _bind(self, component: Bolt) -> None:
-        component._bind(self.collector, self._context, self._observer.metrics[self._context.component])  # noqa: SLF001
+        component._acker_bind(self.collector, self._context, self._observer.metrics[self._context.component])  # noqa: SLF001
         if isinstance(component, StatefulBolt) and self.states.own is not None:
             component.state = self.states.own
 
@@ -282,15 +278,16 @@ def _fingerprints(component: Bolt) -> dict[str, tuple[object, int]]:
 
 
 def _attributes(component: Bolt) -> Iterator[tuple[str, Any]]:
-    own = _OWN | _OF_HOLDING if isinstance(component, HoldingBolt) else _OWN
     for name, value in vars(component).items():
-        if name not in own and not isinstance(value, TaskState):
+        if name not in _OWN and not name.startswith(PREFIX) and not isinstance(value, TaskState):
             yield name, value
     for base in type(component).__mro__:
         if base is Bolt:
             break
         for name, value in vars(base).items():
-            if isinstance(value, _CONTAINERS) and not name.startswith("__"):  # copy caches __slotnames__ in classes
+            if isinstance(value, _CONTAINERS) and not name.startswith(
+                ("__", PREFIX)
+            ):  # copy caches __slotnames__ in classes
                 yield f"{base.__name__}.{name}", value
 
 

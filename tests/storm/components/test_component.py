@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from acker_redis import storm
 from acker_redis.errors import InvalidTopologyError
 from acker_redis.storm import (
     BatchingBolt,
@@ -17,6 +18,8 @@ from acker_redis.storm import (
     Topology,
     TopologyBuilder,
 )
+from acker_redis.storm.components.component import PREFIX, Component
+from acker_redis.testing import fake_acker
 from tests.storm.parts import Do, Upto, chain, sink
 
 
@@ -204,3 +207,65 @@ def test_class_that_needs_arguments_is_refused_when_the_topology_is_made() -> No
         type("Files", (Topology,), {"reads": Reads.spec()})
     with chain(sink(), spout=Reads("a")).local() as run:
         run.settle()
+
+
+def test_names_of_the_library_leave_all_others_to_classes_of_users() -> None:
+    """A class that took a name of the library's by accident could ack messages whose work isn't done."""
+    exported = [getattr(storm, name) for name in storm.__all__]
+    components = [one for one in exported if isinstance(one, type) and issubclass(one, Component)]
+    bases = {base for one in components for base in one.__mro__ if base is not object}
+    names = {name for base in bases for name in (*vars(base), *vars(base).get("__annotations__", ()))}
+    with chain(Seen(), spout=Upto(1)).local() as run:
+        names |= vars(run.tasks("a")[0]).keys() | vars(run.tasks("spout")[0]).keys()
+    assert not [name for name in names if name.startswith("_") and not name.startswith(("__", PREFIX))]
+
+
+def test_names_that_a_bolt_gives_its_own_parts_change_nothing() -> None:
+    class Own(Bolt):
+        outputs = ["v"]
+        kind = "parser"
+
+        def initialize(self, conf: Any, context: Any) -> None:
+            self._current: list[Any] = []
+            self._collector = self._metrics = None
+            self.rows = 0
+
+        def process(self, tup: Any) -> None:
+            self._current = []
+            self.rows += 1
+            self.emit([tup.values.v])
+
+        def _flush(self) -> None: ...
+
+    fails = Do(lambda bolt, tup: bolt.fail(tup, "no"))
+    with chain(Own, fails, spout=Upto(2)).local() as run:
+        run.settle()
+        assert not run.acked("spout") and sorted(run.failed("spout")) == [("m1", "no"), ("m2", "no")]
+    result = chain(Own, sink(), spout=Upto(2)).run_local(fake_acker())
+    assert (result.acked, result.unfinished) == (2, 0)
+
+
+def test_names_that_a_spout_or_a_batching_bolt_gives_its_own_parts_change_nothing() -> None:
+    class Numbers(Spout):
+        outputs = ["v"]
+
+        def initialize(self, conf: Any, context: Any) -> None:
+            self._source = iter([1, 2])
+
+        def next_tuple(self) -> None:
+            for number in self._source:
+                self.emit([number], tup_id=number)
+                return
+
+    class Own(BatchingBolt):
+        batch_size = 2
+
+        def process_batch(self, key: Any, tups: Any) -> None:
+            for tup in tups:
+                self._process(tup)
+
+        def _process(self, tup: Any) -> None: ...
+
+    with chain(Own, spout=Numbers()).local() as run:
+        run.settle()
+        assert sorted(run.acked("spout")) == [1, 2]

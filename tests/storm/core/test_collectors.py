@@ -239,9 +239,9 @@ def test_tuples_of_messages_that_ended_are_forgotten_and_acks_by_their_ids_have_
     with chain(last, spout=Upto(3), config=T).local() as run:
         run.settle()
         bolt = run.tasks("a")[0]
-        assert len(bolt._collector.open_tuples) == 3
+        assert len(bolt._acker_collector.open_tuples) == 3
         run.advance(8)
-        assert len(run.failed("spout")) == 3 and not bolt._collector.open_tuples
+        assert len(run.failed("spout")) == 3 and not bolt._acker_collector.open_tuples
         first, second, third = bolt.held
         bolt.ack(first.id)
         bolt.fail(second.id)

@@ -52,7 +52,7 @@ class Run:
     def instance(self) -> Any:
         made = self.bolt()
         made.component_name, made.task_id, made.logger = "bolt", self.task, logging.getLogger("acker_redis.storm")
-        made._collector = self
+        made._acker_collector = self
         begin_windows(made, self.graph, 30, lambda: self.now_ms)
         return made
 
@@ -96,7 +96,7 @@ class Run:
         return count
 
     def held(self) -> list[tuple[int, Any]]:
-        return [(tup.values.v, place) for tup, place in self.made._held_places()]
+        return [(tup.values.v, place) for tup, place in self.made._acker_held_places()]
 
 
 @pytest.mark.parametrize("moves", [False, True])
@@ -108,7 +108,7 @@ def test_a_task_goes_on_with_what_it_held_in_any_worker(bolt: type[Any], moves: 
         run.turn(*values, moves=moves)
     whole.turn(1, 2, 3, 4, 5, 6)
     assert run.held() == whole.held() and run.held()
-    assert run.made._held_progress() == whole.made._held_progress()
+    assert run.made._acker_held_progress() == whole.made._acker_held_progress()
 
 
 def test_tuples_of_a_turn_that_was_closed_are_not_held() -> None:
@@ -162,7 +162,7 @@ def test_a_tuple_of_a_window_may_not_be_in_the_state_too_although_its_window_did
     run = Run(Windows)
     run.turn(1)
     run.turn()
-    (tup,) = run.made._held_tuples()
+    (tup,) = run.made._acker_held_tuples()
     for key in ("oldest", tup.id):
         with pytest.raises(InvalidTopologyError, match=f"tuple '1:1:1' for 'its batches or windows' and '{key}'"):
             encode_value({"tup": tup}, key, "bolt", run.states.held)
@@ -185,7 +185,7 @@ def test_a_bolt_with_batches_and_a_state_keeps_them_apart() -> None:
 class Shows(WindowedBolt):
     def process_window(self, window: Any) -> None:
         tuples, new, expired = ([tup.values.v for tup in of] for of in (window.tuples, window.new, window.expired))
-        self._collector.happened.append((tuples, new, sorted(expired), window.start, window.end))
+        self._acker_collector.happened.append((tuples, new, sorted(expired), window.start, window.end))
 
 
 def extent(chance: random.Random) -> Any:
@@ -214,11 +214,11 @@ def test_windows_over_turns_are_those_of_one_process(seed: int) -> None:
             for ms, value in some:
                 run.now_ms = ms
                 if value is None:
-                    made._on_time()
+                    made._acker_on_time()
                 else:
                     made.process(tuple_of(run.number, value))
             if some[-1] == calls[-1]:
-                made._flush()
+                made._acker_flush()
 
         return act
 
