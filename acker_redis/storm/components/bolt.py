@@ -27,7 +27,7 @@ class Bolt(Component):
         exit_on_exception: True to go on with a fresh, initialised copy after an exception other than RowFailedError.
             (streamparse's default is True, and its process exits.)
         cache: True if the attributes that change after `initialize` are a cache, which may vanish at any time. `Topology.run`
-            refuses a bolt that changes its attributes otherwise.
+            refuses a bolt that changes its attributes otherwise. Any other value is your own.
 
     >>> class Split(Bolt):
     ...     outputs = ["word"]
@@ -39,14 +39,14 @@ class Bolt(Component):
     _acker_kind: ClassVar[ComponentKind] = "bolt"
     _acker_needs: ClassVar[tuple[str, ...]] = ("process",)
     _acker_rules: ClassVar[Mapping[str, Rule]] = dict.fromkeys(
-        ("auto_anchor", "auto_ack", "auto_fail", "exit_on_exception", "cache"),
+        ("auto_anchor", "auto_ack", "auto_fail", "exit_on_exception"),
         Rule(lambda value: isinstance(value, bool), "True or False"),
     )
     auto_anchor: bool = True
     auto_ack: bool = True
     auto_fail: bool = True
     exit_on_exception: bool = False
-    cache: bool = False
+    cache: Any = False
 
     _acker_current: Sequence[Tuple] = ()
 

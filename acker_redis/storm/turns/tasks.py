@@ -114,7 +114,7 @@ class WorkerTask:
                 "methods, such as clear() and update()."
             )
         self._turns += 1
-        if self.component.cache or (self._is_large() and self._turns & (self._turns - 1)):
+        if _is_cache(self.component) or (self._is_large() and self._turns & (self._turns - 1)):
             return holds
         for name, value in _fingerprints(self.component).items():
             if self._attributes.get(name) != value:
@@ -209,7 +209,7 @@ class WorkerTask:
                 "processed without it. Correct it, and run again."
             ) from exc
         self._is_initialised = True
-        self._attributes = {} if component.cache else _fingerprints(component)
+        self._attributes = {} if _is_cache(component) else _fingerprints(component)
 
     def _fresh(self, task: BoltTask) -> Bolt:
         made: Bolt = make_instance(self._maker)
@@ -218,7 +218,7 @@ class WorkerTask:
         self._hooks.drop()
         made.initialize(self._context.conf, self._context)
         self._begin_windows(made)
-        self._attributes = {} if made.cache else _fingerprints(made)
+        self._attributes = {} if _is_cache(made) else _fingerprints(made)
         return made
 
     def _is_large(self) -> bool:
@@ -270,6 +270,11 @@ class TaskSet:
                 task.close()
             except Exception:
                 log.warning("component not closed component=%r", task.component.component_name, exc_info=True)
+
+
+def _is_cache(component: Bolt) -> bool:
+    """Return True if the bolt says that its attributes may vanish. Any other value of `cache` is one of its own."""
+    return component.cache is True or type(component).cache is True
 
 
 def _fingerprints(component: Bolt) -> dict[str, tuple[object, int]]:

@@ -245,6 +245,21 @@ def test_names_that_a_bolt_gives_its_own_parts_change_nothing() -> None:
     assert (result.acked, result.unfinished) == (2, 0)
 
 
+def test_a_bolt_may_keep_its_own_cache_under_that_name() -> None:
+    class Looks(Bolt):
+        outputs = ["v"]
+
+        def initialize(self, conf: Any, context: Any) -> None:
+            self.cache = {1: "one"}
+
+        def process(self, tup: Any) -> None:
+            self.emit([self.cache.setdefault(tup.values.v, "more")])
+
+    with chain(Looks, spout=Upto(2)).local() as run:
+        run.settle()
+        assert run.emitted("a") == [("one",), ("more",)]
+
+
 def test_names_that_a_spout_or_a_batching_bolt_gives_its_own_parts_change_nothing() -> None:
     class Numbers(Spout):
         outputs = ["v"]

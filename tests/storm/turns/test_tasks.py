@@ -17,7 +17,7 @@ from acker_redis.storm.turns import steps
 from acker_redis.storm.turns.collectors import Emits
 from acker_redis.storm.turns.plan import make_plan
 from acker_redis.storm.turns.steps import TurnSpec
-from acker_redis.storm.turns.tasks import TaskSet, _fingerprints
+from acker_redis.storm.turns.tasks import TaskSet, _fingerprints, _is_cache
 from tests.storm.turns.parts import Heard, chain, spout_of
 from tests.storm.turns.state_parts import Count
 
@@ -38,6 +38,22 @@ def test_what_python_caches_in_a_class_is_no_attribute_of_the_bolt() -> None:
     assert _fingerprints(bolt) == before
     Derived.seen.append(1)
     assert _fingerprints(bolt) != before
+
+
+def test_only_true_says_that_attributes_are_a_cache() -> None:
+    class Says(Bolt):
+        cache = True
+
+        def process(self, tup: Tuple) -> None: ...
+
+    class Keeps(Bolt):
+        def process(self, tup: Tuple) -> None: ...
+
+    says, keeps = Says(), Keeps()
+    assert _is_cache(says) and not _is_cache(keeps)
+    for bolt in (says, keeps):
+        vars(bolt)["cache"] = {"a": 1}
+    assert _is_cache(says) and not _is_cache(keeps)
 
 
 class RaisesAtTheEnd(Bolt):
