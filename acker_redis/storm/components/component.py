@@ -22,7 +22,15 @@ _CALLED: dict[ComponentKind, tuple[str, ...]] = {
 PREFIX = "_acker_"
 """Prefix of what the library keeps in components, beside documented names. All other names are free for their classes."""
 
-_LEVELS = {"trace": logging.DEBUG, "debug": logging.DEBUG, "warn": logging.WARNING, "error": logging.ERROR}
+_LEVELS = {
+    "trace": logging.DEBUG,
+    "debug": logging.DEBUG,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+    "critical": logging.CRITICAL,
+}
+"""Levels of Storm and of Python. Any other is `info`, as in streamparse."""
 
 
 class SpecMethod:
@@ -179,7 +187,7 @@ class Component:
         """Clean up. Called at the end of a run, after an error too (Storm: close, cleanup)."""
 
     def log(self, message: str, level: str | None = None) -> None:
-        """Log a message at `trace`, `debug`, `info`, `warn` or `error`.
+        """Log a message at `trace`, `debug`, `info`, `warn`, `warning`, `error` or `critical`.
 
         >>> self.log("connected", "debug")
         """

@@ -120,7 +120,8 @@ def test_logger_and_log_name_the_component(caplog: pytest.LogCaptureFixture) -> 
         def process(self, tup: Tuple) -> None:
             self.logger.warning("by logger %s", tup.values.v)
             self.log(f"by log {tup.values.v}")
-            self.log("as error", level="error")
+            for level in ("warn", "warning", "error", "critical", "unknown"):
+                self.log(f"as {level}", level=level)
 
     with caplog.at_level(logging.INFO), fed(Logs).local() as run:
         run.feed("spout", [7])
@@ -128,7 +129,8 @@ def test_logger_and_log_name_the_component(caplog: pytest.LogCaptureFixture) -> 
     texts = {record.getMessage(): record.levelname for record in caplog.records}
     assert texts["by logger 7"] == "WARNING"
     assert texts["by log 7"] == "INFO"
-    assert texts["as error"] == "ERROR"
+    assert [texts[f"as {level}"] for level in ("warn", "warning", "error")] == ["WARNING", "WARNING", "ERROR"]
+    assert (texts["as critical"], texts["as unknown"]) == ("CRITICAL", "INFO")
 
 
 def test_raise_exception_reports_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
