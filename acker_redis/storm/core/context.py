@@ -6,6 +6,7 @@ from typing import Any
 from acker_redis.storm.core.hooks import HookList
 from acker_redis.storm.definition import settings
 from acker_redis.storm.definition.graph import Graph
+from acker_redis.storm.definition.groupings import Grouping, Kind
 from acker_redis.storm.definition.streams import Stream
 
 
@@ -110,18 +111,18 @@ class TopologyContext(Mapping[str, Any]):
             sources.setdefault(subscription.source, {})[subscription.stream] = subscription
         return sources
 
-    def _targets(self) -> dict[str, dict[str, str]]:
+    def _targets(self) -> dict[str, dict[str, dict[str, Any]]]:
         return {
             stream: {
-                subscription.target: str(subscription.grouping)
+                subscription.target: _described(subscription.grouping)
                 for subscription in self._graph.subscribers.get((self.component, stream), ())
             }
             for stream in self.streams
         }
 
-    def _groupings(self) -> dict[str, dict[str, str]]:
+    def _groupings(self) -> dict[str, dict[str, dict[str, Any]]]:
         return {
-            source: {stream: str(subscription.grouping) for stream, subscription in streams.items()}
+            source: {stream: _described(subscription.grouping) for stream, subscription in streams.items()}
             for source, streams in self._sources().items()
         }
 
@@ -131,6 +132,16 @@ class TopologyContext(Mapping[str, Any]):
             for source, streams in self._sources().items()
         }
 
+
+def _described(grouping: Grouping) -> dict[str, Any]:
+    """Describe a grouping as Storm does to components in other languages. To Storm, global is a grouping by no field."""
+    if grouping.kind in (Kind.FIELDS, Kind.GLOBAL):
+        return {"type": "FIELDS", "fields": list(grouping.field_names)}
+    return {"type": _TYPES.get(grouping.kind, grouping.kind.name)}
+
+
+_TYPES = {Kind.PARTIAL_KEY: "CUSTOM_SERIALIZED", Kind.CUSTOM: "CUSTOM_OBJECT"}
+"""Storm's names of groupings, where they differ from ours."""
 
 _KEYS = (
     "taskid",

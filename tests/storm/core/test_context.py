@@ -21,6 +21,14 @@ class Words(Topology):
     count = Split.spec(inputs={split: Grouping.fields("word"), split["empty"]: Grouping.ALL})
 
 
+class First:
+    def prepare(self, context: Any, stream: Any, tasks: Any) -> None:
+        self.tasks = tasks
+
+    def choose_tasks(self, task: int, values: Any) -> list[int]:
+        return list(self.tasks[:1])
+
+
 def test_context_knows_tasks_components_and_streams() -> None:
     with Words.local() as run:
         context = run.tasks("split")[1].context
@@ -42,11 +50,33 @@ def test_context_answers_the_keys_of_streamparse() -> None:
             "streams": ["default", "empty", "__system"],
             "stream->outputfields": {"default": ["word"], "empty": ["line"], "__system": ["event"]},
             "stream->target->grouping": {"default": {}, "empty": {}, "__system": {}},
-            "source->stream->grouping": {"split": {"default": "fields(word)", "empty": "all"}},
+            "source->stream->grouping": {
+                "split": {"default": {"type": "FIELDS", "fields": ["word"]}, "empty": {"type": "ALL"}}
+            },
             "source->stream->fields": {"split": {"default": ["word"], "empty": ["line"]}},
         }
         assert context.get("nothing") is None
-        assert run.tasks("split")[0].context["stream->target->grouping"]["empty"] == {"count": "all"}
+        assert run.tasks("split")[0].context["stream->target->grouping"]["empty"] == {"count": {"type": "ALL"}}
+
+
+@pytest.mark.parametrize(
+    ("grouping", "described"),
+    [
+        (Grouping.SHUFFLE, {"type": "SHUFFLE"}),
+        (Grouping.LOCAL_OR_SHUFFLE, {"type": "LOCAL_OR_SHUFFLE"}),
+        (Grouping.NONE, {"type": "NONE"}),
+        (Grouping.GLOBAL, {"type": "FIELDS", "fields": []}),
+        (Grouping.partial_key("v"), {"type": "CUSTOM_SERIALIZED"}),
+        (Grouping.custom_object(First()), {"type": "CUSTOM_OBJECT"}),
+    ],
+)
+def test_context_describes_groupings_as_storm_does(grouping: Grouping, described: Any) -> None:
+    class Grouped(Topology):
+        lines = Upto(1).spec()
+        split = Split.spec(inputs={lines: grouping})
+
+    with Grouped.local() as run:
+        assert run.tasks("split")[0].context["source->stream->grouping"] == {"lines": {"default": described}}
 
 
 def test_each_task_says_startup_on_the_system_stream() -> None:

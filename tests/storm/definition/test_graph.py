@@ -205,8 +205,9 @@ def test_one_source_needs_no_list_and_a_direct_stream_means_a_direct_grouping() 
 
     with Fine.local() as run:
         groupings = run.tasks("two")[0].context["source->stream->grouping"]
-        assert groupings == {"direct": {"default": "direct"}, "words": {"default": "shuffle"}}
-        assert run.tasks("one")[0].context["source->stream->grouping"] == {"words": {"default": "shuffle"}}
+        direct, shuffle = {"type": "DIRECT"}, {"type": "SHUFFLE"}
+        assert groupings == {"direct": {"default": direct}, "words": {"default": shuffle}}
+        assert run.tasks("one")[0].context["source->stream->grouping"] == {"words": {"default": shuffle}}
 
 
 def test_built_topology_names_its_components() -> None:
