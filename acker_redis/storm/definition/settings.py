@@ -131,6 +131,9 @@ _CHECKS = {
 TOPOLOGYS = frozenset({ACKER_EXECUTORS, ENABLE_TIMEOUTS, EVENTLOGGER_EXECUTORS, MESSAGE_TIMEOUT_SECS, NAME})
 """Settings of a whole topology, which a component can't have for itself. Storm drops them there."""
 
+_LISTED = 10
+"""Number of known names up to which an error lists them all."""
+
 _logged: set[str] = set()
 
 
@@ -185,12 +188,12 @@ def known_names() -> list[str]:
 
 
 def nearest(name: str, known: Iterable[str], what: str) -> str:
-    """Name the known name that is nearest to an unknown one, in a sentence."""
+    """Name the known name that is nearest to an unknown one, in a sentence. Of a few, name all if none is similar."""
     listed = list(known)
-    similar = difflib.get_close_matches(name, listed, 1, 0.5)
+    similar = difflib.get_close_matches(name, listed, 1, 0.5 if len(listed) <= _LISTED else 0.0)
     if similar:
         return f"Did you mean {similar[0]!r}?"
-    return f"Known: {', '.join(map(repr, listed[:10]))}." if listed else f"There is no {what}."
+    return f"Known: {', '.join(map(repr, listed))}." if listed else f"There is no {what}."
 
 
 def _log_once(name: str) -> None:

@@ -15,6 +15,14 @@ def test_unknown_name_is_refused_with_the_nearest_one() -> None:
         settings.check({"topology.max.spout.pendng": 5}, "x")
 
 
+@pytest.mark.parametrize(
+    "name", ["topology.", "topology.my.own.very.special.knob.of.mine.in.hours", "topology." + "z" * 99]
+)
+def test_unknown_name_that_is_similar_to_none_is_refused_with_the_nearest_one_all_the_same(name: str) -> None:
+    with pytest.raises(InvalidTopologyError, match=r"is unknown\. Did you mean 'topology\."):
+        settings.check({name: 5}, "x")
+
+
 @pytest.mark.parametrize("name", settings.known_names())
 def test_known_name_is_accepted_or_its_value_is_checked(name: str) -> None:
     try:
