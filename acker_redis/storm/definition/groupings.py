@@ -76,14 +76,23 @@ class Grouping:
         return cls(Kind.PARTIAL_KEY, _names("partial_key", names))
 
     @classmethod
-    def custom_object(cls, grouping: CustomGrouping) -> "Grouping":
+    def custom_object(cls, grouping: CustomGrouping, arg_list: object = None) -> "Grouping":
         """Use an object with `prepare(context, stream, tasks)` and `choose_tasks(task, values)`.
 
+        Args:
+            grouping: the object.
+            arg_list: streamparse's arguments of a class in Java. An object has none.
+
         Raises:
-            InvalidTopologyError: the object has no such methods.
+            InvalidTopologyError: the object has no such methods, or it is the name of a class in Java, as in streamparse.
         """
+        if isinstance(grouping, str):
+            raise InvalidTopologyError(
+                f"The grouping {grouping!r} is a class in Java, which can't run here. Write it in Python, with "
+                "prepare(context, stream, tasks) and choose_tasks(task, values), and pass an object."
+            )
         is_whole = callable(getattr(grouping, "choose_tasks", None)) and callable(getattr(grouping, "prepare", None))
-        if isinstance(grouping, type) or not is_whole:
+        if isinstance(grouping, type) or not is_whole or arg_list is not None:
             raise InvalidTopologyError(
                 f"{grouping!r} is not a grouping. Pass an object with prepare(context, stream, tasks) and "
                 "choose_tasks(task, values)."

@@ -125,6 +125,18 @@ def test_custom_grouping_needs_its_methods() -> None:
         Grouping.custom_object(object())  # type: ignore[arg-type]
 
 
+def test_custom_grouping_in_java_is_refused_with_the_way_to_port_it() -> None:
+    """As streamparse names them."""
+    name: Any = "com.example.ByCustomer"
+    for arguments in (None, [1, "a"]):
+        with pytest.raises(
+            InvalidTopologyError, match=r"'com\.example\.ByCustomer' is a class in Java.*Write it in Python"
+        ):
+            Grouping.custom_object(name, arguments)
+    with pytest.raises(InvalidTopologyError, match="not a grouping"):
+        Grouping.custom_object(Twice(), [1])
+
+
 def direct(call: Any) -> Topology:
     class Direct(Spout):
         outputs = [Stream(["v"]), Stream(["v"], "dir", direct=True)]
