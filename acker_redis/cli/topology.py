@@ -50,6 +50,7 @@ class _Drawn:
     emitted: Counter[str] = field(default_factory=Counter)
     acked: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
+    timed_out: Counter[str] = field(default_factory=Counter)
 
 
 @app.command()
@@ -236,7 +237,7 @@ def _size(size: TaskSize) -> str:
 
 def _drawn(counts: Counts, name: str) -> _Drawn:
     of = counts.components.get(name, {})
-    return _Drawn(*(Counter(of.get(count, {})) for count in ("emitted", "acked", "failed")))
+    return _Drawn(*(Counter(of.get(count, {})) for count in ("emitted", "acked", "failed", "timed_out")))
 
 
 def _notes(sizes: Sequence[TaskSize]) -> dict[str, str]:

@@ -21,7 +21,11 @@ class Counts(Protocol):
 
     @property
     def failed(self) -> Mapping[str, int]:
-        """Tuples failed, by stream."""
+        """Tuples failed, by stream, without timeouts."""
+
+    @property
+    def timed_out(self) -> Mapping[str, int]:
+        """Messages that timed out, by stream."""
 
 
 def draw(
@@ -35,6 +39,8 @@ def draw(
         if counts is not None:
             of = counts[name]
             label += f"<br/>acked {sum(of.acked.values())}, failed {sum(of.failed.values())}"
+            timed_out = sum(of.timed_out.values())
+            label += f", timed out {timed_out}" if timed_out else ""
         label += f"<br/>{notes[name]}" if name in notes else ""
         box = f'(["{label}"])' if component.kind == "spout" else f'["{label}"]'
         lines.append(f"    {ids[name]}{box}")

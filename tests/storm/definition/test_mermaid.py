@@ -1,7 +1,7 @@
 """Drawings of topologies."""
 
 from acker_redis.storm import TopologyBuilder
-from tests.storm.parts import Upto, chain, passing, sink
+from tests.storm.parts import Upto, chain, holding, passing, sink
 
 
 def test_drawing_has_boxes_arrows_and_live_counts() -> None:
@@ -18,6 +18,12 @@ def test_drawing_has_boxes_arrows_and_live_counts() -> None:
             '    c2 -->|"default: shuffle<br/>2"| c0',
             '    c0 -->|"default: shuffle<br/>2"| c1',
         ]
+
+
+def test_drawing_counts_messages_that_timed_out() -> None:
+    with chain(holding(), spout=Upto(2)).local() as run:
+        run.advance(60)
+        assert '(["spout<br/>acked 0, failed 0, timed out 2"])' in run.describe()
 
 
 def test_names_with_marks_of_mermaid_are_escaped() -> None:
