@@ -159,9 +159,9 @@ class Bolt(Component):
             text = text_of(exc)
             reason = f"{type(exc).__name__}: {text}" if text else type(exc).__name__
             self._acker_metrics.errors += 1
-            self.logger.warning(
-                "tuples failed by an exception task_id=%d count=%d error=%r", self.task_id, len(self._acker_current), exc,
-                exc_info=exc,
+            self._acker_logger.warning(
+                "tuples failed by an exception task_id=%d count=%d error=%r", self._acker_place.task_id,
+                len(self._acker_current), exc, exc_info=exc,
             )  # fmt: skip
         if self.auto_fail:
             for tup in self._acker_current:

@@ -175,6 +175,9 @@ class Component:
 
     _acker_collector: Any = None
     _acker_metrics: ComponentMetrics
+    _acker_place: TopologyContext
+    """The context for the library, because a class may put something else into `self.context`. Likewise the logger."""
+    _acker_logger: logging.Logger
 
     def initialize(self, conf: Mapping[str, Any], context: TopologyContext) -> None:
         """Prepare this task. Called once, before anything else (Storm: open, prepare).
@@ -191,7 +194,7 @@ class Component:
 
         >>> self.log("connected", "debug")
         """
-        self.logger.log(_LEVELS.get(level or "info", logging.INFO), message)
+        self._acker_logger.log(_LEVELS.get(level or "info", logging.INFO), message)
 
     def report_metric(self, name: str, value: Any) -> None:
         """Report a value of a metric of your own.
@@ -206,16 +209,17 @@ class Component:
         >>> self.raise_exception(ValueError("no such customer"))
         """
         self._acker_metrics.errors += 1
-        self.logger.error(
-            "exception reported task_id=%d tup=%r error=%r", self.task_id, tup, exception, exc_info=exception
-        )
+        self._acker_logger.error(
+            "exception reported task_id=%d tup=%r error=%r", self._acker_place.task_id, tup, exception,
+            exc_info=exception,
+        )  # fmt: skip
 
     def add_task_hook(self, hook: Any) -> None:
         """Add a hook to this task, an object with some of the methods of `TaskHook`.
 
         >>> self.add_task_hook(TaskHook())
         """
-        self.context.add_task_hook(hook)
+        self._acker_place.add_task_hook(hook)
 
     @staticmethod
     def is_tick(tup: Tuple) -> bool:
@@ -230,12 +234,12 @@ class Component:
         """Attach the component to its task. Runners call it before `initialize`."""
         self._acker_collector = collector
         self._acker_metrics = metrics
-        self.context = context
+        self.context = self._acker_place = context
         self.task_id = context.task_id
         self.component_name = context.component
         self.topology_name = context.topology_name
         self.storm_conf = context.conf
-        self.logger = logging.getLogger(f"acker_redis.storm.{context.component}")
+        self.logger = self._acker_logger = logging.getLogger(f"acker_redis.storm.{context.component}")
 
     def _acker_out(self) -> Any:
         if self._acker_collector is None:

@@ -137,7 +137,7 @@ class KafkaSpout(ReliableSpout):
             on_recreated=self.on_recreated,
             commit_secs=self.commit_secs,
             max_pending_bytes=self.max_pending_bytes,
-            max_pending=self._acker_max_pending(self.storm_conf),
+            max_pending=self._acker_max_pending(self._acker_place.conf),
         )
         self._acker_source = KafkaSource(options, acker, run_id, spout_id)
 

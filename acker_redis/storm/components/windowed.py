@@ -92,7 +92,7 @@ class WindowedBolt(HoldingBolt):
 
     def _acker_note_late(self, tup: Tuple) -> None:
         if self._acker_spec.late_stream is None:
-            self.logger.info("late tuple in no window task_id=%d tup=%r", self.task_id, tup)
+            self._acker_logger.info("late tuple in no window task_id=%d tup=%r", self._acker_place.task_id, tup)
         else:
             copied = Tuple(tup.id, tup.component, tup.stream, tup.task, tup.values)
             self.emit([copied], stream=self._acker_spec.late_stream, anchors=[tup])
@@ -210,7 +210,7 @@ def begin_windows(bolt: Bolt, graph: Graph, timeout_secs: float, now_ms: Callabl
         InvalidTopologyError: as for `check_windows`.
     """
     if isinstance(bolt, WindowedBolt):
-        component = graph.components[bolt.component_name]
+        component = graph.components[bolt._acker_place.component]  # noqa: SLF001  # of the classes here
         spec = _checked_spec(graph, component, bolt, timeout_secs)
         bolt._acker_begin_windows(spec, _places(graph, component, spec), now_ms)  # noqa: SLF001
 

@@ -55,20 +55,23 @@ class BoltTask:
 
     def set_timers(self, timers: Timers, tick: Callable[[float], object], *, has_inputs: bool) -> None:
         """Set the timers of ticks, batches and windows."""
-        bolt = self.component
-        tick_secs = bolt.storm_conf.get(settings.TICK_SECS)
+        bolt, name = self.component, self.collector.context.component
+        tick_secs = self._tick_secs
         if not has_inputs and tick_secs is None:
-            log.warning("bolt executes nothing, it has neither inputs nor ticks component=%r", bolt.component_name)
+            log.warning("bolt executes nothing, it has neither inputs nor ticks component=%r", name)
         if tick_secs is not None:
             timers.every(tick_secs, lambda: tick(tick_secs))
         if isinstance(bolt, TicklessBatchingBolt):
             timers.every(bolt.secs_between_batches, self.flush)
         elif isinstance(bolt, BatchingBolt) and tick_secs is None and bolt.batch_size is None:
-            log.warning(
-                "batches never processed, neither ticks nor batch_size are set component=%r", bolt.component_name
-            )
+            log.warning("batches never processed, neither ticks nor batch_size are set component=%r", name)
         if isinstance(bolt, WindowedBolt) and bolt._acker_spec.period_ms is not None:  # noqa: SLF001
             timers.every(bolt._acker_spec.period_ms / 1000, self.fire_windows)  # noqa: SLF001
+
+    @property
+    def _tick_secs(self) -> float | None:
+        secs: float | None = self.collector.context.conf.get(settings.TICK_SECS)
+        return secs
 
     @property
     def has_windows(self) -> bool:
@@ -81,7 +84,7 @@ class BoltTask:
         bolt = self.component
         if isinstance(bolt, WindowedBolt):
             return not bolt._acker_spec.ends_by_time  # noqa: SLF001
-        is_timed = isinstance(bolt, TicklessBatchingBolt) or bolt.storm_conf.get(settings.TICK_SECS) is not None
+        is_timed = isinstance(bolt, TicklessBatchingBolt) or self._tick_secs is not None
         return isinstance(bolt, BatchingBolt) and not is_timed
 
     def replace(self) -> None:

@@ -140,13 +140,13 @@ class Engine:
 
     def _fresh(self, task: BoltTask) -> Bolt:
         """Make an initialised copy of a bolt in place of one that failed."""
-        old = task.component
-        made: Bolt = self._instance(self.graph.components[old.component_name], task.collector)
+        old, context = task.component, task.collector.context
+        made: Bolt = self._instance(self.graph.components[context.component], task.collector)
         if isinstance(old, StatefulBolt) and isinstance(made, StatefulBolt):
             made.state = old.state
         task.component = made
         task.hooks.drop()
-        made.initialize(old.storm_conf, old.context)
+        made.initialize(context.conf, context)
         begin_windows(made, self.graph, self.timeout_secs, self._now_ms)
         return made
 
@@ -202,20 +202,21 @@ class Engine:
                 try:
                     call()
                 except Exception as exc:  # of the user's code; the others are closed all the same
-                    log.debug("component not closed component=%r", task.component.component_name, exc_info=True)
+                    log.debug("component not closed component=%r", task.collector.context.component, exc_info=True)
                     first = first or exc
         if first is not None:
             raise first
 
     def _initialize(self, task: SpoutTask | BoltTask) -> None:
         component: ComponentObject = task.component
-        for hook in component.storm_conf.get(settings.AUTO_TASK_HOOKS) or ():
-            task.hooks.add(make_hook(hook), component.storm_conf, component.context)
+        context = task.collector.context
+        for hook in context.conf.get(settings.AUTO_TASK_HOOKS) or ():
+            task.hooks.add(make_hook(hook), context.conf, context)
         task.hooks.keep()
         task.collector.emit_startup()
         task.collector.begin_call()
-        component.initialize(component.storm_conf, component.context)
-        check_attributes(component.component_name, component)
+        component.initialize(context.conf, context)
+        check_attributes(context.component, component)
         if isinstance(task, SpoutTask):
             task.component._acker_open_source(self.acker, self.run_id, self.updates.spout_id)  # noqa: SLF001
         else:
@@ -227,7 +228,7 @@ class Engine:
             for executor in self.executors:
                 self.timers.every(self.timeout_secs, partial(self._time_out, executor))
         for task_id, task in self.bolt_tasks.items():
-            component = self.graph.components[task.component.component_name]
+            component = self.graph.components[task.collector.context.component]
             task.set_timers(self.timers, partial(self._tick, task_id), has_inputs=bool(component.inputs))
 
     def _sweep(self) -> None:
@@ -470,7 +471,7 @@ class Engine:
             for component in components.values():
                 sources = (levels[subscription.source] for subscription in component.inputs)
                 levels[component.name] = min(1 + max(sources, default=-1), len(components))
-        return sorted(self.bolt_tasks.values(), key=lambda task: levels[task.component.component_name])
+        return sorted(self.bolt_tasks.values(), key=lambda task: levels[task.collector.context.component])
 
     def component(self, name: str) -> Component:
         """Return a component by name; see `Graph.component`."""

@@ -242,7 +242,7 @@ class _LevelRun:
             else:
                 yield from self._execute_row(task, frm, data, edges)
             if self._acked(task) > acked:
-                self._worked[task.component.component_name].add(0)
+                self._worked[task.name].add(0)
             if rows.is_full:
                 yield from rows.take()
 
@@ -253,7 +253,7 @@ class _LevelRun:
         return task
 
     def _execute_row(self, task: WorkerTask, frm: int, data: bytes, edges: bytes) -> Iterator[pa.RecordBatch]:
-        worked, collector = self._worked[task.component.component_name], task.collector
+        worked, collector = self._worked[task.name], task.collector
         rows, state, most = self._emits.rows, task.state, 0 if task.states.holdings is not None else 2
         for tup in task.executed(self._tuples(frm, data, edges), are_ticks=frm == SYSTEM_TASK):
             if collector.mistake is not None:
@@ -269,7 +269,7 @@ class _LevelRun:
         """Count the tuples that batches or windows have acked. These show that the bolt works, and not those that wait."""
         if task.states.holdings is None:
             return 0
-        acked = self._observer.metrics[task.component.component_name].acked
+        acked = self._observer.metrics[task.name].acked
         return int(acked.total() - acked[f"{SYSTEM}:{TICK}"])
 
     def _call(self, to: int, task: WorkerTask, data: bytes) -> None:
@@ -327,7 +327,7 @@ class _LevelRun:
 
     def _too_long(self) -> dict[int, tuple[str, str]]:
         return {
-            root: (task.component.component_name, reason)
+            root: (task.name, reason)
             for task in self._open.values()
             for root, reason in task.states.held.too_long.items()
         }

@@ -94,6 +94,11 @@ class WorkerTask:
         if self.states.holdings is not None:
             self.states.holdings.begin(self._holding(), moment)
 
+    @property
+    def name(self) -> str:
+        """Name of the component."""
+        return self._context.component
+
     def executed(self, tups: Iterator[Tuple], *, are_ticks: bool) -> Iterator[Tuple]:
         """Execute tuples one by one. Yields each after its execution."""
         assert self._task is not None  # noqa: S101  # begin_turn was called
@@ -110,7 +115,7 @@ class WorkerTask:
         holds = None if self.states.holdings is None else self.states.holdings.end(self._holding())
         if isinstance(self.component, StatefulBolt) and self.component.state is not self.states.own:
             raise InvalidTopologyError(
-                f"The bolt {self.component.component_name!r} assigned to self.state, and only that mapping is kept. Call its "
+                f"The bolt {self.name!r} assigned to self.state, and only that mapping is kept. Call its "
                 "methods, such as clear() and update()."
             )
         self._turns += 1
@@ -119,7 +124,7 @@ class WorkerTask:
         for name, value in _fingerprints(self.component).items():
             if self._attributes.get(name) != value:
                 raise InvalidTopologyError(
-                    f"The attribute {name!r} of the bolt {self.component.component_name!r} changed after initialize(), and "
+                    f"The attribute {name!r} of the bolt {self.name!r} changed after initialize(), and "
                     "Spark may lose a bolt's attributes at any time. Derive from StatefulBolt, and keep it in self.state. If "
                     "the attribute is a cache that may vanish, set cache = True in the class."
                 )
@@ -269,7 +274,7 @@ class TaskSet:
             try:
                 task.close()
             except Exception:
-                log.warning("component not closed component=%r", task.component.component_name, exc_info=True)
+                log.warning("component not closed component=%r", task.name, exc_info=True)
 
 
 def _is_cache(component: Bolt) -> bool:

@@ -260,6 +260,30 @@ def test_a_bolt_may_keep_its_own_cache_under_that_name() -> None:
         assert run.emitted("a") == [("one",), ("more",)]
 
 
+def test_attributes_of_the_library_are_free_after_initialize() -> None:
+    """Such as `self.context = zmq.Context()`."""
+    contexts: list[Any] = []
+
+    class Own(BatchingBolt):
+        config = {"topology.tick.tuple.freq.secs": 1}
+        exit_on_exception = True
+
+        def initialize(self, conf: Any, context: Any) -> None:
+            contexts.append(context)
+            for name in ("context", "storm_conf", "component_name", "topology_name", "task_id", "logger"):
+                setattr(self, name, None)
+
+        def process_batch(self, key: Any, tups: list[Any]) -> None:
+            self.log("batch")
+            raise ValueError(len(tups))
+
+    with chain(Own, spout=Upto(2)).local() as run:
+        run.advance(1)
+        assert sorted(run.failed("spout")) == [("m1", "ValueError: 2"), ("m2", "ValueError: 2")]
+        (bolt,) = run.tasks("a")
+        assert contexts == [contexts[0]] * 2 and contexts[0].component == "a" and bolt.context is None
+
+
 def test_names_that_a_spout_or_a_batching_bolt_gives_its_own_parts_change_nothing() -> None:
     class Numbers(Spout):
         outputs = ["v"]

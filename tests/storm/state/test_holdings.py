@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import fakeredis
 import pytest
@@ -51,8 +52,8 @@ class Run:
 
     def instance(self) -> Any:
         made = self.bolt()
-        made.component_name, made.task_id, made.logger = "bolt", self.task, logging.getLogger("acker_redis.storm")
-        made._acker_collector = self
+        made._acker_collector, made._acker_logger = self, logging.getLogger("acker_redis.storm")
+        made._acker_place = Mock(component="bolt", task_id=self.task)
         begin_windows(made, self.graph, 30, lambda: self.now_ms)
         return made
 
