@@ -15,7 +15,7 @@ from acker_redis.storm.core.edges import CallEdges, content_of, task_key
 from acker_redis.storm.core.hooks import BoltInfo, EmitInfo, HookList
 from acker_redis.storm.core.observer import Observer
 from acker_redis.storm.core.routing import Chooser, Router
-from acker_redis.storm.core.tuples import ACKED, FAILED, PENDING, Tuple, values_type
+from acker_redis.storm.core.tuples import ACKED, COPY, FAILED, PENDING, Tuple, values_type
 from acker_redis.storm.definition.graph import Graph
 from acker_redis.storm.definition.streams import DEFAULT, SYSTEM, Stream
 
@@ -444,6 +444,8 @@ class BoltCollector(_Collector):
         """Return a tuple that is neither acked nor failed, by itself or by its id."""
         if not isinstance(tup, Tuple):
             return self._by_id(tup, call)
+        if tup.state is COPY:
+            self._refuse_copy(tup, call)
         return tup if tup.state is PENDING else None
 
     def _by_id(self, tup_id: str, call: str) -> Tuple | None:
@@ -458,8 +460,16 @@ class BoltCollector(_Collector):
             return executing
         return self.open_tuples.get(tup_id)
 
+    def _refuse_copy(self, tup: Tuple, call: str) -> NoReturn:
+        raise BadTupleError(
+            f"Component {self.context.component!r} tried to {call} a copy of the tuple {tup.id!r}. A copy belongs to no "
+            "message, so the message would not wait for it. Pass the tuple that process() received, or its id."
+        )
+
     def _held(self, tup: Tuple | str, call: str) -> Tuple:
         if isinstance(tup, Tuple):
+            if tup.state is COPY:
+                self._refuse_copy(tup, call)
             return tup
         held = self._by_id(tup, call)
         if held is None and tup in self._over:

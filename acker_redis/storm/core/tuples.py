@@ -14,9 +14,10 @@ class State(IntEnum):
     PENDING = 0
     ACKED = 1
     FAILED = 2
+    COPY = 3
 
 
-PENDING, ACKED, FAILED = State  # bare names, because each tuple needs them several times
+PENDING, ACKED, FAILED, COPY = State  # bare names, because each tuple needs them several times
 
 
 class Tuple:
@@ -84,7 +85,9 @@ def _copied(
     values: tuple[Any, ...],
     fields: tuple[str, ...] | None,
 ) -> Tuple:
-    return Tuple(id, component, stream, task, values if fields is None else _made(fields)._make(values))
+    copied = Tuple(id, component, stream, task, values if fields is None else _made(fields)._make(values))
+    copied.state = COPY
+    return copied
 
 
 @lru_cache(maxsize=1000)

@@ -1,5 +1,6 @@
 """Bolts: anchors, acks, fails, flags, exceptions, held tuples."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -531,3 +532,26 @@ def test_a_late_ack_after_a_timeout_has_no_effect() -> None:
         run.settle()
         run.advance(100)
         assert (run.acked("spout"), run.failed("spout")) == ([], [(1, "timeout")])
+
+
+@pytest.mark.parametrize("call", ["emit", "ack", "fail", "reset_timeout"])
+def test_copy_of_a_tuple_is_refused_and_fails_its_message(call: str) -> None:
+    """A message would be acked without what is derived from the copy."""
+
+    class Copies(Bolt):
+        outputs = ["v"]
+
+        def process(self, tup: Tuple) -> None:
+            of_tuple = copy.copy(tup)
+            if call == "emit":
+                self.emit([1], anchors=[of_tuple])
+            else:
+                getattr(self, call)(of_tuple)
+
+    with fed(Copies).local() as run:
+        run.feed("spout", [1], tup_id="m")
+        run.settle()
+        [(message, reason)] = run.failed("spout")
+        assert message == "m"
+        assert "a copy of the tuple" in reason
+        assert run.acked("spout") == []
