@@ -1,6 +1,7 @@
 """Bolts that process windows of tuples: by number or by time, sliding or tumbling."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -94,8 +95,7 @@ class WindowedBolt(HoldingBolt):
         if self._acker_spec.late_stream is None:
             self._acker_logger.info("late tuple in no window task_id=%d tup=%r", self._acker_place.task_id, tup)
         else:
-            copied = Tuple(tup.id, tup.component, tup.stream, tup.task, tup.values)
-            self.emit([copied], stream=self._acker_spec.late_stream, anchors=[tup])
+            self.emit([copy(tup)], stream=self._acker_spec.late_stream, anchors=[tup])
         self._acker_ack([tup])
 
     def _acker_time_of(self, tup: Tuple) -> int:

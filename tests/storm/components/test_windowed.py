@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from acker_redis.errors import InvalidTopologyError
+from acker_redis.errors import BadTupleError, InvalidTopologyError
 from acker_redis.storm import (
     FeederSpout,
     Grouping,
@@ -263,6 +263,8 @@ def test_late_tuples_go_to_their_stream_or_to_the_log_and_are_acked(
         (held,) = run.tasks("b0")[0].held
         assert held.values.late_tuple.values == (2, 5_000) and held.values.late_tuple.component == "spout"
         assert logged == [] and run.acked("spout") == [1]  # the late one is anchored
+        with pytest.raises(BadTupleError, match="a copy of the tuple"):
+            run.tasks("b0")[0].ack(held.values.late_tuple)
         run.tasks("b0")[0].ack(held)
         run.settle()
         assert run.acked("spout") == [1, 2]
