@@ -32,7 +32,7 @@ _PINS = ("versionasof", "timestampasof", "snapshot-id", "as-of-timestamp")
 """Options that read a fixed version of a table, unless their value names a branch."""
 
 _PINNED_NAME = re.compile(r"@(?:v\d+|\d{17})`?$|\.(?:snapshot_id|at_timestamp)_\d+$")
-_BRANCH = re.compile(r"VERSION AS OF '?\D")
+_BRANCH = re.compile(r"VERSION AS OF (?!'?\d+'?$)")
 _PINNED_QUERY = re.compile(r"\b(?:VERSION|TIMESTAMP)\s+AS\s+OF\b", re.IGNORECASE)
 """Names and texts of SQL that read a fixed version of a table."""
 

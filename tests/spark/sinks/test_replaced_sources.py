@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from acker_redis import PipelineError
 from acker_redis.spark import Pipeline, Tracker, check_pipeline
+from acker_redis.spark.sinks.replaced_sources import _BRANCH
 from tests.support.spark.cases import Case, MakeCase
 
 pytestmark = pytest.mark.spark
@@ -202,3 +203,10 @@ def test_database_table_over_its_source_is_refused(case: MakeCase) -> None:
 
     case(n=N).complete(to_another, output="whole")
     assert run.spark.read.jdbc(url, "of_today").count() == N
+
+
+def test_version_that_is_no_number_may_be_a_branch() -> None:
+    for travel in ("VERSION AS OF '7326388913488222833'", "VERSION AS OF 7", "TIMESTAMP AS OF '2026-11-29'"):
+        assert _BRANCH.match(travel) is None, travel
+    for travel in ("VERSION AS OF 'main'", "VERSION AS OF '7th'"):
+        assert _BRANCH.match(travel) is not None, travel
