@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from acker_redis import Acker, AckerConfig
 from acker_redis.testing.server import Server
-from tests.support import elsewhere, java, repeats, scheduling, servers, skips
+from tests.support import compiling, elsewhere, java, repeats, scheduling, servers, skips
 from tests.support.spark import versions
 
 
@@ -40,6 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("connect"):
         os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # PySpark's own mark: columns that modules make are Connect's
     gc.disable()  # nothing of what is collected now is garbage
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Of a whole run, in which each process imports everything."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if worker and session.config.args == session.config.getini("testpaths"):
+        compiling.compile_modules(int(worker.removeprefix("gw")), int(os.environ["PYTEST_XDIST_WORKER_COUNT"]))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
