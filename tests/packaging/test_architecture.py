@@ -36,12 +36,17 @@ def module_name(path: Path) -> str:
 
 
 MODULES = {module_name(path): path for path in sorted(PACKAGE.rglob("*.py"))}
-TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+
+
+@cache
+def nodes(name: str) -> list[ast.AST]:
+    """All nodes of a module's code."""
+    return list(ast.walk(ast.parse(MODULES[name].read_text(encoding="utf-8"))))
 
 
 def imported(name: str) -> Iterator[tuple[str, bool]]:
     """Modules of the package that a module imports, at any depth of its code, and whether by a name of the package."""
-    for node in ast.walk(TREES[name]):
+    for node in nodes(name):
         if isinstance(node, ast.Import):
             names = [(alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -62,14 +67,14 @@ def test_imports_point_one_way() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name not in ("", "__main__")])
-def test_module_imports_names_from_submodules_not_from_package(name: str) -> None:
-    assert not [other for other, by_package in imported(name) if by_package]
+def test_modules_import_names_from_submodules_not_from_package() -> None:
+    users = [name for name in MODULES if name not in ("", "__main__")]
+    assert not [(name, other) for name in users for other, by_package in imported(name) if by_package]
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("spark.worker.")])
-def test_worker_modules_import_no_modules_of_the_spark_driver(name: str) -> None:
-    spark = {other for other, _ in imported(name) if other.startswith("spark")}
+def test_worker_modules_import_no_modules_of_the_spark_driver() -> None:
+    workers = [name for name in MODULES if name.startswith("spark.worker.")]
+    spark = {other for name in workers for other, _ in imported(name) if other.startswith("spark")}
     assert {other for other in spark if not other.startswith("spark.worker.")} <= {
         "spark.protocol.columns",
         "spark.protocol.shares",
@@ -106,12 +111,12 @@ def strings(name: str) -> list[str]:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     docs = {
         id(node.body[0].value)
-        for node in ast.walk(TREES[name])
+        for node in nodes(name)
         if isinstance(node, documented) and node.body and isinstance(node.body[0], ast.Expr)
     }
     return [
         node.value
-        for node in ast.walk(TREES[name])
+        for node in nodes(name)
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs
     ]
 
@@ -119,7 +124,7 @@ def strings(name: str) -> list[str]:
 @cache
 def called(name: str) -> set[str]:
     """Dotted names of what a module calls."""
-    return {ast.unparse(node.func) for node in ast.walk(TREES[name]) if isinstance(node, ast.Call)}
+    return {ast.unparse(node.func) for node in nodes(name) if isinstance(node, ast.Call)}
 
 
 def test_only_keys_module_spells_redis_keys() -> None:
@@ -148,7 +153,7 @@ def test_only_scripts_module_reads_lua_files() -> None:
         name
         for name in MODULES
         if any("redis.call(" in text or text.endswith(".lua") for text in strings(name))
-        or any(isinstance(n, ast.ImportFrom) and n.module == "importlib.resources" for n in ast.walk(TREES[name]))
+        or any(isinstance(n, ast.ImportFrom) and n.module == "importlib.resources" for n in nodes(name))
     }
     assert reads == {"client.scripts"}
 
