@@ -30,8 +30,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "spark/applications/test_word_count.py::test_ctrl_c",
         "spark/applications/test_word_count.py::test_failing_lines",
         "spark/applications/test_word_count.py::test_word_count_in_sql",
-        "spark/runs/test_kafka.py::test_program_of_the_docs",
-        "spark/runs/test_kafka_exports.py::test_programs_of_the_docs",
         "docs/test_docs.py::test_the_page_on_tests_runs",
     ),
     "The development stack as a whole. Its configuration and one of its profiles stay.": (
@@ -59,6 +57,14 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "packaging/test_gate.py::test_only_tests_that_waited_are_to_be_run_again[-n2",
     ),
     "Sinks tried with the real thing. Each is a cell of the matrix.": ("spark/sinks/test_targets.py",),
+    "Kafka on Spark. The member of a group, its faults and letters stay, on a real broker without Spark.": (
+        "spark/runs/test_kafka.py",
+        "spark/runs/test_kafka_exports.py",
+        "spark/sinks/test_kafka.py",
+        "spark/sinks/test_kafka_record_ids.py",
+        "spark/streaming/test_group_offsets.py",
+        "storm/turns/test_kafka_spout.py",
+    ),
     "Topologies on a cluster of processes. Workers, tasks, drivers and blocks that die stay, in one process.": (
         "storm/turns/test_cluster.py",
         "storm/turns/test_crashes.py::test_rows_that_a_killed_driver",
@@ -170,7 +176,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "spark/runs/test_outages.py::test_store_that_is_away_from_the_start",
         "spark/runs/test_poison.py::test_error_in_every_emission",
         "spark/runs/test_retries.py::test_emission_aborted_by_spark",
-        "spark/sinks/test_kafka.py",
         "spark/sinks/test_sinks.py::test_flat_map_error",
         "spark/sinks/test_threads.py::test_timeout_cancels",
         "spark/streaming/test_parking_location.py::test_checkpoint_set_back_too_far",
@@ -217,7 +222,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "Cases of a feature whose main path, and worst faults, stay.": (
         "spark/emission/test_whole_output.py::test_dead_letters_of_a_run_are_unwritten",
         "spark/emission/test_whole_output.py::test_whole_output_without_messages",
-        "spark/runs/test_kafka_exports.py::test_two_applications",
         "spark/runs/test_kafka_imports.py::test_upstream_messages",
         "spark/sources/test_files.py::test_typed_values",
         "spark/sources/test_replaced_files.py::test_deleted_file",
@@ -225,7 +229,6 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "spark/sources/test_replaced_files.py::test_replaced_file",
         "spark/sources/test_replayed_messages.py::test_corrupt_row",
         "spark/streaming/test_sent_handlers.py::test_a_c",
-        "storm/turns/test_kafka_spout.py",
         "spark/applications/test_word_count.py::test_word_count_losing_words",
         "spark/operators/test_fan_in.py::test_filter_explode_join",
         "spark/operators/test_fan_in.py::test_flat_map_on_grouped_rows",
@@ -289,8 +292,6 @@ STAY: dict[str, tuple[str, ...]] = {
         "case_sensitive", "failed_rows_of_no_message", "failed_rows_without_valid_roots_column_ack_nothing[empty",
     ),
     "spark/runs/test_kafka_records.py": ("no_record_is_committed", "partition_that_leaves"),
-    "spark/sinks/test_kafka.py": ("missing_topic", "worker_keeps"),
-    "spark/sinks/test_kafka_record_ids.py": (),
     "spout/test_leftover_roots.py": ("interrupted_run", "leftover_search", "next_run_settles", "silent_server"),
     "storm/turns/test_batch_spout.py": ("a_batch_whose_kept_rows", "rows_of_each_batch"),
     "storm/turns/test_batches.py": (
