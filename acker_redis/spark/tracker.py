@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis.errors import PipelineError
-from acker_redis.spark.operators import groups, joins, rows, tracking
+from acker_redis.spark.operators import generators, groups, joins, rows, tracking
 from acker_redis.spark.operators.map_in_arrow import map_in_arrow
 from acker_redis.spark.proof import metrics
 from acker_redis.spark.proof.equation import Equation, is_tracked, note, with_equation
@@ -93,6 +93,7 @@ class Tracker:
             name: name of the operator.
         """
         node, equation, meter = self._add_operator("filter", tracked, name)
+        generators.refuse(tracked, node, "condition", [condition])
         return rows.filtered(tracked, condition, meter, equation.without(meter, node))
 
     def fail_where(
@@ -124,6 +125,9 @@ class Tracker:
             )
         reads = partial(metrics.read_failed, retry=retry)
         node, equation, meter = self._add_operator("fail_where", tracked, name, reads=reads)
+        generators.refuse(tracked, node, "condition", [condition])
+        if isinstance(reason, Column):
+            generators.refuse(tracked, node, "reason", [reason])
         text = reason if isinstance(reason, Column) else F.lit(reason)
         remaining = equation.without(meter, node)
         return rows.without_failed(tracked, condition, text, meter, remaining, self._proof.know_ids())
@@ -141,6 +145,7 @@ class Tracker:
             name: name of the operator.
         """
         node, equation, meter = self._add_operator("explode", tracked, name)
+        generators.refuse(tracked, node, "children", [children])
         return rows.exploded(tracked, children, node, meter, equation.without(meter, node))
 
     def flat_map(
@@ -278,6 +283,8 @@ class Tracker:
         keys = [keys] if isinstance(keys, (str, Column)) else list(keys)
         by = [arguments.quoted(key) if isinstance(key, str) and key in tracked.columns else key for key in keys]
         aggregates = [aggregates] if isinstance(aggregates, Column) else list(aggregates)
+        generators.refuse(tracked, node, "keys", [key for key in keys if isinstance(key, Column)])
+        generators.refuse(tracked, node, "aggregates", aggregates)
         names = [key for key in keys if isinstance(key, str)]
         if len(names) < len(keys) and not (partial or self._outputs.output == "whole"):
             names = tracked.select(*by).columns
@@ -549,7 +556,7 @@ class Tracker:
         record_id: str | None = None,
         name: str | None = None,
     ) -> int:
-        """Produce a record to Kafka for each row. Runs the action, which needs `pip install 'acker-redis[kafka]'`.
+        """Produce a record to Kafka for each row. Runs the action, which needs the extra `kafka`.
 
             tracker.write_kafka(items, topic="items", kafka={"bootstrap.servers": "localhost:9092"})
 
