@@ -178,8 +178,8 @@ local function state_of(app)
   local is_new = #app.shards == 0 or NOW - app.shards[1].created_ms < GONE_MS
   local is_known = facts.role ~= 'slave' -- a replica does not learn when a spout polled
   if is_known and is_waited_for and (idle_ms and idle_ms > GONE_MS or not idle_ms and not is_new) then
-    local text = string.format('%d outcomes wait, %d roots are pending', app.lag, app.pending)
-    if not idle_ms then return 'SPOUT GONE', nil, text .. ': no spout ever asked for outcomes' end
+    local text = string.format('%d entries of outcomes wait, %d roots are pending', app.lag, app.pending)
+    if not idle_ms then return 'SPOUT GONE', nil, text .. ': no spout ever asked for them' end
     return 'SPOUT GONE', NOW - idle_ms, text .. ': no spout asks for outcomes. Start it again'
   end
   if app.pending > 0 and app.rates.timed_out > app.rates.acked then
@@ -403,7 +403,7 @@ local function more_of(app, lines)
       elseif ended and not holder then
         last = string.format('; run %s was killed, or its process is cut off', ended.run)
       end
-      wrapped(string.format('lane %-4d %d outcomes wait; asked for %s; held by %s%s', lane.number, lane.waiting,
+      wrapped(string.format('lane %-4d %d entries of outcomes wait; asked for %s; held by %s%s', lane.number, lane.waiting,
         lane.idle_ms and duration(lane.idle_ms) .. ' ago' or 'never', holder and clean(holder) or 'nobody', last), lines)
     end
   end
