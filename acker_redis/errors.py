@@ -64,7 +64,8 @@ class BadTupleError(AckerError, ValueError):
 class NotExactError(AckerError):
     """The pipeline can't be tracked exactly: some share would be counted too often, or not at all.
 
-    The text says what to use instead. Nothing was run.
+    The text says what to use instead. No message was acked. A wrong number of rows shows behind the action of a sink, so the
+    rows of that action are in the sink, and those of all sinks before it.
     """
 
 

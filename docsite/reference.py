@@ -27,14 +27,15 @@ def pages() -> dict[str, str]:
             "Calls for Spark",
             "acker_redis.spark",
             sorted(spark.__all__, key=lambda name: isinstance(getattr(spark, name), type)),  # functions come first
-            "`pip install 'acker-redis[spark]'`. [The guide](../../guides/spark.md) shows each of them in use.",
+            "`pip install '/path/to/acker-redis[spark]'`. [The guide](../../guides/spark.md) shows each of them in use.",
         ),
         "reference/api/topologies.md": _calls(
             "Topologies",
             "acker_redis.storm",
             (name for name in storm.__all__ if getattr(storm, name) is not getattr(acker_redis, name, None)),
             "`from acker_redis.storm import Bolt, Spout, Topology`. No other package is needed, except for `Topology.local`: "
-            "`pip install 'acker-redis[testing]'`. [The guide](../../topologies/topologies.md) shows each of them in use.",
+            "`pip install '/path/to/acker-redis[testing]'`. [The guide](../../topologies/topologies.md) shows each of them in "
+            "use.",
         ),
         "reference/api/errors.md": _calls(
             "Errors", "acker_redis", (name for name in names if name in errors), "Each message says what to do."
@@ -43,7 +44,7 @@ def pages() -> dict[str, str]:
             "For tests",
             "acker_redis.testing",
             testing.__all__,
-            "`pip install 'acker-redis[testing]'`. [The guide](../../guides/testing.md).",
+            "`pip install '/path/to/acker-redis[testing]'`. [The guide](../../guides/testing.md).",
         ),
         "reference/api/commands.md": _commands(),
         "reference/api/scripts.md": _scripts(),

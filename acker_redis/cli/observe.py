@@ -14,6 +14,7 @@ from acker_redis.cli.options import DEFAULT_URL, AsJson, OneApp, Run, Url, UrlFi
 from acker_redis.client import scripts
 from acker_redis.client.client import Client
 from acker_redis.errors import BadConfigError
+from acker_redis.extras import install_hint
 from acker_redis.model import ids
 from acker_redis.ops import dashboard, message_lookup
 from acker_redis.ops.doctor import examine
@@ -66,7 +67,7 @@ def top(
             from acker_redis.cli.top import Top
         except ImportError as exc:
             raise BadConfigError(
-                "top needs textual, which is not installed. Run `pip install 'acker-redis[top]'`, or use `acker-redis status`."
+                f"top needs textual, which is not installed. {install_hint('top')} Or use `acker-redis status`."
             ) from exc
         with connected(context, redis, redis_file) as client:
             Top(client, every_secs).run()

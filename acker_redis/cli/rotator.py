@@ -11,6 +11,7 @@ from acker_redis.cli import output
 from acker_redis.cli.exit_status import DONE, UNHEALTHY, exit_on_error
 from acker_redis.cli.options import DEFAULT_URL, Url, UrlFile, app_names, server_url
 from acker_redis.errors import BadConfigError
+from acker_redis.extras import install_hint
 from acker_redis.ops import rotator as rotation_process
 from acker_redis.ops.rotation_check import check
 
@@ -56,7 +57,7 @@ def _metrics(url: str, names: list[str], host: str, port: int | None) -> Abstrac
         from acker_redis.ops.metrics import MetricsServer
     except ImportError as exc:
         raise BadConfigError(
-            "--metrics needs prometheus-client, which is not installed. Run `pip install 'acker-redis[metrics]'`."
+            f"--metrics needs prometheus-client, which is not installed. {install_hint('metrics')}"
         ) from exc
     return MetricsServer(url, names, host, port)
 

@@ -25,7 +25,7 @@ def server(
         typer.Option("--folder", file_okay=False, help="Folder that keeps the data. Default: none, the data is lost."),
     ] = None,
 ) -> None:
-    """Run the Valkey of `pip install 'acker-redis[demo]'` until SIGTERM or Ctrl-C, for first steps and tests.
+    """Run the Valkey of the extra `demo` until SIGTERM or Ctrl-C, for first steps and tests.
 
     It listens on this machine only, without a password, and has the scripts and reports as functions.
     """

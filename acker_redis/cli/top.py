@@ -1,4 +1,4 @@
-"""The live dashboard of `acker-redis top`. Needs `acker-redis[top]`."""
+"""The live dashboard of `acker-redis top`. Needs the extra `top`."""
 
 import time
 from collections.abc import Callable

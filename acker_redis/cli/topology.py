@@ -17,6 +17,7 @@ from acker_redis.cli.exit_status import UNHEALTHY, exit_on_error
 from acker_redis.cli.options import DEFAULT_URL, AsJson, OneApp, Url, UrlFile, confirmed, connected, server_url
 from acker_redis.client.client import Client
 from acker_redis.errors import AckerError, AppNotFoundError, BadConfigError
+from acker_redis.extras import install_hint
 from acker_redis.store import topology_counts, topology_sizes
 from acker_redis.store.apps import stored_config
 from acker_redis.store.topology_counts import COUNTED, DIED, FAILED, Counts
@@ -337,9 +338,7 @@ def _session(master: str | None, remote: str | None) -> Any:
 
         from acker_redis.spark.runtime.environment import prepare_environment
     except ImportError as exc:
-        raise BadConfigError(
-            "topology run needs PySpark, which is not installed. Run `pip install 'acker-redis[spark]'`."
-        ) from exc
+        raise BadConfigError(f"topology run needs PySpark, which is not installed. {install_hint('spark')}") from exc
     if remote is None:
         prepare_environment()
     builder = SparkSession.builder

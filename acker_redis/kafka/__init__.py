@@ -1,4 +1,4 @@
-"""Kafka's client: its settings, which of them are allowed, and its import. Needs `pip install 'acker-redis[kafka]'`.
+"""Kafka's client: its settings, which of them are allowed, and its import. Needs the extra `kafka`.
 
     client      the import of confluent-kafka, and errors without secrets
     producer    the settings of a producer whose delivery reports prove the rows

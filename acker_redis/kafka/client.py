@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from acker_redis.errors import BadConfigError, PipelineError
+from acker_redis.extras import install_hint
 
 log = logging.getLogger("acker_redis.kafka")
 
@@ -42,8 +43,8 @@ def confluent() -> Any:
         import confluent_kafka
     except ImportError as exc:
         raise PipelineError(
-            "The package confluent-kafka is not installed here, and Kafka can't be reached without it. Run "
-            "pip install 'acker-redis[kafka]', also on the machines of the executors."
+            "The package confluent-kafka is not installed here, and Kafka can't be reached without it. "
+            f"{install_hint('kafka')} The machines of the executors need it, too."
         ) from exc
     return confluent_kafka
 

@@ -1,6 +1,6 @@
 """Metrics for Prometheus: the dashboard, read at each scrape.
 
-Needs `acker-redis[metrics]`, and a user that may read reports. Apps, outcomes, topologies and their components are labels, and
+Needs the extra `metrics`, and a user that may read reports. Apps, outcomes, topologies and their components are labels, and
 so are groups and partitions of Kafka. Roots, messages, records and runs never are. Units are seconds and bytes.
 """
 

@@ -1,6 +1,6 @@
 """OpenTelemetry spans for roots that failed, timed out, or were slow. Off until you call `instrument`.
 
-Needs `acker-redis[otel]`, and an SDK that exports spans. A span starts when its root starts and ends with its outcome, by
+Needs the extra `otel`, and an SDK that exports spans. A span starts when its root starts and ends with its outcome, by
 the server's clock. Ids are attributes of spans, never labels of metrics.
 """
 

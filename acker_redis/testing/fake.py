@@ -17,6 +17,7 @@ from typing import Unpack
 
 from acker_redis.acker import Acker
 from acker_redis.errors import AckerError
+from acker_redis.extras import install_hint
 from acker_redis.model.config import AckerConfig, Settings
 
 _POLL_SECS = 0.02
@@ -42,7 +43,7 @@ def fake_acker(config: AckerConfig | None = None, **settings: Unpack[Settings]) 
         import lupa  # noqa: F401
     except ImportError as exc:
         raise AckerError(
-            "fake_acker needs fakeredis with Lua, which is not installed. Run `pip install 'acker-redis[testing]'`."
+            f"fake_acker needs fakeredis with Lua, which is not installed. {install_hint('testing')}"
         ) from exc
     if config is None:
         settings = {"app": "test", "shards": 2, **settings}

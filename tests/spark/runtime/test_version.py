@@ -54,7 +54,8 @@ def test_missing_pyspark_error_names_pip_install_command(tmp_path: Path) -> None
     (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError(\"No module named 'pyspark'\", name='pyspark')\n")
     assert imported(tmp_path) == (
         "acker_redis.errors.SparkVersionError: pyspark is not installed. acker_redis.spark needs PySpark 4.0 to 4.3. "
-        "Run `pip install 'acker-redis[spark]'`, or `pip install 'acker-redis[connect]'` for a client of Spark Connect."
+        "Run `pip install '/path/to/acker-redis[spark]'` with the path of your clone. A client of Spark Connect needs the "
+        "extra `connect` instead."
     )
 
 

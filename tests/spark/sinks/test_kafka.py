@@ -399,7 +399,7 @@ def test_missing_client_names_the_package(case: MakeCase, monkeypatch: pytest.Mo
         rows = messages.selectExpr("cast(id AS string) AS value", "_share", "_roots")
         tracker.write_kafka(rows, topic="t", kafka={"bootstrap.servers": "127.0.0.1:1"})
 
-    assert "pip install 'acker-redis[kafka]'" in case(n=3).refused(pipeline, PipelineError)
+    assert "pip install '/path/to/acker-redis[kafka]'" in case(n=3).refused(pipeline, PipelineError)
 
 
 def test_program_of_the_docs_runs(case: MakeCase, node: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
