@@ -26,7 +26,7 @@ def refuse(frame: DataFrame, operator: str, argument: str, values: Iterable[str 
         found = _NAME.search(value if isinstance(value, str) else str(value))
         if found and _makes_rows(frame, value):
             raise PipelineError(
-                f"{operator!r}: {argument} has {found[0].rstrip('( ')}(), which makes rows that the tracker can't account for. "
+                f"{operator!r}: {argument} has {found[0].rstrip('( ')}(). The tracker can't account for rows that it makes. "
                 "Pass an array to tracker.explode, which makes one row per element, and use its columns here."
             )
 
