@@ -52,7 +52,7 @@ class Attempts:
         message_ids: 64-bit ids.
         previous: number of earlier emissions of the message, 0 for a first one.
         exempted: number of those that don't count as attempts, because they were lost or exempt.
-        losses: number of those that were lost without a known cause.
+        losses: number of those that were lost without a known cause, or timed out before their emission had ended.
         exempt: True if this emission doesn't count as an attempt, however it ends, for example because of an outage.
         non_retryable: True if this emission is the last one should it fail.
         max_group: limit on messages in the next emission. 0 means no limit. While in flight: as known so far.

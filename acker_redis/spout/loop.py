@@ -387,7 +387,8 @@ def run_spout(
             called in a separate thread, one emission at a time. If it raises, the error is raised here at once and no
             message counts an attempt. There are three exceptions: a search for poison messages
             (`Marks.search_for_poison`), an emission that could not be proven (`NotProvenError`: three in a row are tried),
-            and an outage.
+            and an outage. A root that times out before `emit` has returned is no attempt, up to ten times per message.
+            Renew the roots of a long emission with `Acker.reset_timeout_many`.
         progress: callback, called several times a second, with True while an emission runs.
 
     Raises:

@@ -12,7 +12,10 @@ from acker_redis.model.config import check_finite
 from acker_redis.spout.in_flight import Attempts, Mask
 
 LOST_LIMIT = 10
-"""Number of lost roots after which a message becomes a dead letter: `emit` received it and never initialised it."""
+"""Number of lost roots after which a message becomes a dead letter: `emit` received it and never initialised it.
+
+A root that times out before its emission has ended counts, too. From this number on, such a timeout is an attempt.
+"""
 
 _EXEMPT_SECS = 30.0
 """Longest delay after an exempt emission."""

@@ -18,7 +18,7 @@ from acker_redis.spout.in_flight import Attempts, Emission, InFlight, Mask, Sent
 from acker_redis.spout.marks import AsideMark, BackMark, FailureMark, Marks, OutageMark, PassedMark, PoisonMark
 from acker_redis.spout.outage_table import OutageTable
 from acker_redis.spout.poison_search import PARTS
-from acker_redis.spout.retry import RetryPolicy, Verdict
+from acker_redis.spout.retry import LOST_LIMIT, RetryPolicy, Verdict
 from acker_redis.spout.waiting import FAILED_JOBS, Waiting
 from acker_redis.spout.withdrawn import Withdrawn
 from acker_redis.store.dead_letter import DeadLetter
@@ -562,10 +562,15 @@ class SpoutState:
         numbers = np.array(
             [self._cause_number((batch.reason or "failed", batch.last_component)) for batch in fails], np.int16
         )
-        # In an emission that isn't proven, a timeout is not the message's fault.
+        # In an emission that isn't proven, a timeout is not the message's fault. But some would never end otherwise.
         unproven = [number for number, sent in self.sent.items() if not sent.proven]
-        exempt = attempts.exempt | (timed_out & np.isin(attempts.numbers, unproven))
-        attempts = replace(attempts, cause_numbers=numbers[of_fail], exempt=exempt)
+        overtaken = timed_out & np.isin(attempts.numbers, unproven) & ~attempts.exempt & (attempts.losses < LOST_LIMIT)
+        attempts = replace(
+            attempts,
+            cause_numbers=numbers[of_fail],
+            exempt=attempts.exempt | overtaken,
+            losses=attempts.losses + overtaken.astype(np.int16),
+        )
         is_aside = attempts.max_group <= _ASIDE
         for number in np.unique(attempts.max_group[is_aside]).tolist():
             of = attempts[attempts.max_group == number]

@@ -61,6 +61,29 @@ def test_run_goes_on_until_every_message_is_acked_or_dead() -> None:
     assert letters(made) == {0: DeadLetter(0, "run", 2, "failed")}
 
 
+@pytest.mark.parametrize("settled_late", [True, False])
+def test_message_that_always_times_out_before_its_emission_has_ended_is_dead_at_last(settled_late: bool) -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=3, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    in_time: list[int] = []
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+        of_one = emission.roots[emission.message_ids == 1]
+        if emission.number == LOST_LIMIT - 1:
+            in_time.extend(of_one.tolist())
+            acker.ack_many(of_one, np.full(len(of_one), 7))
+        expire(acker)
+        if settled_late:
+            acker.fail_many(emission.roots[:1])
+            acker.ack_many(emission.roots[1:], np.full(len(emission.roots) - 1, 7))
+
+    counts = run_spout(made, emit)
+    assert (counts.acked, counts.dead_lettered, len(in_time)) == (1, 2, 1), "these timeouts are no attempts at first"
+    assert counts.emitted == 2 * (LOST_LIMIT + 2) + LOST_LIMIT
+    assert letters(made) == {message: DeadLetter(message, "run", 2, "timeout") for message in (0, 2)}
+
+
 def test_run_replays_messages_that_failed_emission_did_not_init(no_pauses: None) -> None:
     acker = fake_acker()
     made = spout(acker, messages=3)
