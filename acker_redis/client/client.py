@@ -18,12 +18,12 @@ from redis.retry import Retry
 
 from acker_redis import errors
 from acker_redis.client import connection, error_mapping, function_library, report_calls, server_info
-from acker_redis.client.backoff import Backoff
 from acker_redis.client.cluster import LeftAloneError, Nodes
 from acker_redis.client.connection import DRIVER_ERRORS, RedisClient
 from acker_redis.client.error_mapping import ROLE_CODES, code_of, passes
 from acker_redis.client.script_calls import ScriptCalls, denies_eval, key_of, windows
 from acker_redis.client.scripts import Call, Command
+from acker_redis.outages import Backoff
 
 OUTAGE_TIMEOUT_SECS = 15.0
 """Time that a call retries while the server is gone, busy or a replica, before it raises."""

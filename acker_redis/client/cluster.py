@@ -13,9 +13,9 @@ import redis
 from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import AskError, MovedError
 
-from acker_redis.client.backoff import Backoff
 from acker_redis.client.connection import DRIVER_ERRORS, RedisClient
 from acker_redis.client.scripts import Argument, Command
+from acker_redis.outages import Backoff
 
 _REST_BASE_SECS, _REST_CAP_SECS = 0.5, 10.0
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from acker_redis.client.backoff import Backoff, Outages
 from acker_redis.client.client import Client
 from acker_redis.errors import (
     AckerError,
@@ -22,10 +21,11 @@ from acker_redis.errors import (
     SettingsConflictError,
     TlsError,
 )
-from acker_redis.ledger.expiry import Rotation
+from acker_redis.ledger.rotation import Rotation
 from acker_redis.ledger.shards import Shards
 from acker_redis.model.types import Rotated
 from acker_redis.ops.letter_retention import LetterRetention
+from acker_redis.outages import Backoff, Outages
 from acker_redis.store.apps import AppScan, stored_config
 
 log = logging.getLogger("acker_redis.rotator")

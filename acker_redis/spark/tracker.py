@@ -17,12 +17,13 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis.errors import PipelineError
+from acker_redis.spark import checks, sql
 from acker_redis.spark.operators import generators, groups, joins, rows, tracking
 from acker_redis.spark.operators.map_in_arrow import map_in_arrow
-from acker_redis.spark.proof import metrics
+from acker_redis.spark.proof import meters
 from acker_redis.spark.proof.equation import Equation, is_tracked, note, with_equation
 from acker_redis.spark.proof.proof import Proof
-from acker_redis.spark.protocol import anchor_codec, arguments, shares
+from acker_redis.spark.protocol import anchor_codec, shares
 from acker_redis.spark.protocol.columns import FAILURE, OUT, ROOTS, SHARE, TRACKING
 from acker_redis.spark.sinks import checkpoints, exports, partitions, writers
 from acker_redis.spark.sinks import kafka as kafka_sink
@@ -123,7 +124,7 @@ class Tracker:
             raise PipelineError(
                 f"fail_where: reason={reason!r} must be a non-empty text. Say what is wrong with the rows."
             )
-        reads = partial(metrics.read_failed, retry=retry)
+        reads = partial(meters.read_failed, retry=retry)
         node, equation, meter = self._add_operator("fail_where", tracked, name, reads=reads)
         generators.refuse(tracked, node, "condition", [condition])
         if isinstance(reason, Column):
@@ -174,15 +175,15 @@ class Tracker:
                 letter at once, as after `RowFailedError(..., retry=False)`.
             name: name of the operator.
         """
-        arguments.check_on_error(on_error, "flat_map")
-        arguments.check_no_retry(no_retry, "flat_map")
+        checks.check_on_error(on_error, "flat_map")
+        checks.check_no_retry(no_retry, "flat_map")
         if not callable(execute) and not isinstance(execute, RowFunctionStep):
             raise PipelineError(
                 f"flat_map: execute={execute!r} can't be called. Pass a function of one row, or an object with "
                 "execute(row, collector)."
             )
-        output = arguments.struct(schema, "flat_map")
-        by_row = RowByRow(execute, arguments.arrow_schema(output), on_error, no_retry)
+        output = checks.struct(schema, "flat_map")
+        by_row = RowByRow(execute, checks.arrow_schema(output), on_error, no_retry)
         return self._flat_map(tracked, by_row, output, name, _name_of(execute, "flat_map"))
 
     def flat_map_arrow(
@@ -200,8 +201,8 @@ class Tracker:
             schema: schema of the derived rows, as DDL or StructType.
             name: name of the operator.
         """
-        arguments.check_function(execute, "flat_map_arrow", "a function of a record batch that returns FlatMapOutput")
-        output = arguments.struct(schema, "flat_map_arrow")
+        checks.check_function(execute, "flat_map_arrow", "a function of a record batch that returns FlatMapOutput")
+        output = checks.struct(schema, "flat_map_arrow")
         return self._flat_map(tracked, execute, output, name, _name_of(execute, "flat_map_arrow"))
 
     def join(
@@ -236,7 +237,7 @@ class Tracker:
         """
         keys = [on] if isinstance(on, str) else list(on)
         both = is_tracked(right)
-        arguments.check_join(left, right, keys, how, ("inner", "left", "right", "full") if both else ("inner", "left"))
+        checks.check_join(left, right, keys, how, ("inner", "left", "right", "full") if both else ("inner", "left"))
         if not both:
             join, equation, meter = self._add_operator("join", left, name)
             equation = equation.without(meter, join)
@@ -281,7 +282,7 @@ class Tracker:
         equation = self._proof.equation_of(tracked, "group_by")
         node = self._proof.add_operator("group_by", name, [equation.node]).name
         keys = [keys] if isinstance(keys, (str, Column)) else list(keys)
-        by = [arguments.quoted(key) if isinstance(key, str) and key in tracked.columns else key for key in keys]
+        by = [sql.quoted(key) if isinstance(key, str) and key in tracked.columns else key for key in keys]
         aggregates = [aggregates] if isinstance(aggregates, Column) else list(aggregates)
         generators.refuse(tracked, node, "keys", [key for key in keys if isinstance(key, Column)])
         generators.refuse(tracked, node, "aggregates", aggregates)
@@ -292,7 +293,7 @@ class Tracker:
             grouped = groups.grouped_by_message(tracked, by, aggregates, node, equation.at(node).with_roots())
         else:
             grouped = groups.grouped(tracked, by, aggregates, equation.at(node).with_roots())
-        arguments.check_column_names([column for column in grouped.columns if column not in TRACKING], node)
+        checks.check_column_names([column for column in grouped.columns if column not in TRACKING], node)
         return grouped
 
     def union_by_name(self, first: DataFrame, *others: DataFrame, name: str | None = None) -> DataFrame:
@@ -660,9 +661,9 @@ class Tracker:
     def _flat_map(
         self, tracked: DataFrame, execute: Execute, output: StructType, name: str | None, kind: str
     ) -> DataFrame:
-        node, equation, meter = self._add_operator(kind, tracked, name, reads=metrics.read_removed_in_python)
+        node, equation, meter = self._add_operator(kind, tracked, name, reads=meters.read_removed_in_python)
         max_bytes = self._proof.max_failure_bytes
-        schema = arguments.arrow_schema(output)
+        schema = checks.arrow_schema(output)
         columns = [StructField(column.name, column.dataType, True, column.metadata) for column in output.fields]
         remaining = equation.without(meter, node)
         share = StructField(SHARE, LongType(), True, remaining.metadata)
@@ -674,7 +675,7 @@ class Tracker:
         return note(rows.without_removed_in_python(output_rows, meter), remaining)
 
     def _add_operator(
-        self, kind: str, tracked: DataFrame, name: str | None, *, reads: metrics.ReadRemoved = metrics.read_removed
+        self, kind: str, tracked: DataFrame, name: str | None, *, reads: meters.ReadRemoved = meters.read_removed
     ) -> tuple[str, Equation, str]:
         """Add an operator over one frame. Return its name, the frame's equation, and a new meter."""
         equation = self._proof.equation_of(tracked, kind if name is None else name)

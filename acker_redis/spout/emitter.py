@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import NoReturn
 
-from acker_redis.client.backoff import BACKOFF_BASE_SECS, BACKOFF_CAP_SECS, OUTAGE_TRIES, Backoff, Outages, is_outage
 from acker_redis.errors import (
     AckerError,
     AppNotFoundError,
@@ -17,6 +16,7 @@ from acker_redis.errors import (
     NotProvenError,
     ServerUnavailableError,
 )
+from acker_redis.outages import BACKOFF_BASE_SECS, BACKOFF_CAP_SECS, OUTAGE_TRIES, Backoff, Outages, is_outage
 from acker_redis.spout.in_flight import Emission
 
 log = logging.getLogger("acker_redis.spout")

@@ -11,9 +11,9 @@ from typing import NoReturn, Self
 import numpy as np
 
 from acker_redis.acker import app_of
-from acker_redis.client.backoff import Outages, is_outage
 from acker_redis.errors import AckerError, NotExactError, StoppedError
 from acker_redis.model.arrays import Int64Array
+from acker_redis.outages import Outages, is_outage
 from acker_redis.spout.emitter import Emitted, Emitter, raise_error
 from acker_redis.spout.in_flight import Emission, Mask
 from acker_redis.spout.leftover_roots import Leaving, LeftoverRoots

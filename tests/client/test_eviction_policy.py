@@ -9,7 +9,7 @@ import pytest
 from acker_redis import Acker, LedgerLostError
 from acker_redis.client.client import Client
 from acker_redis.client.scripts import Call
-from acker_redis.ledger import expiry
+from acker_redis.ledger import rotation
 from acker_redis.model.keys import ShardKeys
 from tests.support.leaks import assert_no_leaks
 from tests.support.rounds import take
@@ -48,7 +48,7 @@ def test_roots_whose_buckets_were_evicted_still_time_out(source, raw, connect) -
     take(acker, 10)
     for keys in shard_keys(acker):
         raw.delete(*keys.bucket)
-    done = [acker.admin.rotate(force=True) for _ in range(acker.config.num_buckets + 1 + expiry.TICKS_PER_PASS)]
+    done = [acker.admin.rotate(force=True) for _ in range(acker.config.num_buckets + 1 + rotation.TICKS_PER_PASS)]
     assert sum(one.timed_out for one in done[: acker.config.num_buckets]) == 0
     assert (sum(one.timed_out for one in done), sum(one.orphaned for one in done)) == (920, 930)
     assert {(outcome.reason, outcome.kind) for outcome in take(acker, 920)} == {("timeout", "fail")}
@@ -75,12 +75,12 @@ def test_large_ledger_is_swept_over_several_ticks(real_url, connect, sweeps, mon
     acker.admin.rotate(force=True)
     looked_at = [reply[3] for reply in sweeps()]
     assert len(looked_at) > 4
-    assert max(looked_at) < 2 * expiry.BLOCKS_PER_SWEEP
-    share = blocks / expiry.TICKS_PER_PASS
-    assert share <= sum(looked_at) < share + 2 * expiry.BLOCKS_PER_SWEEP
-    monkeypatch.setattr(expiry, "MAX_SWEPT_PER_TICK", 500)
+    assert max(looked_at) < 2 * rotation.BLOCKS_PER_SWEEP
+    share = blocks / rotation.TICKS_PER_PASS
+    assert share <= sum(looked_at) < share + 2 * rotation.BLOCKS_PER_SWEEP
+    monkeypatch.setattr(rotation, "MAX_SWEPT_PER_TICK", 500)
     acker.admin.rotate(force=True)
-    assert 500 <= sum(reply[3] for reply in sweeps()) < 500 + 2 * expiry.BLOCKS_PER_SWEEP
+    assert 500 <= sum(reply[3] for reply in sweeps()) < 500 + 2 * rotation.BLOCKS_PER_SWEEP
 
 
 @pytest.mark.parametrize("kind", ["acked", "failed"])

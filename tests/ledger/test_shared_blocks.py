@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from acker_redis import Acker, AckerConfig, Applied, BadBatchError, FormatVersionError
-from acker_redis.ledger.expiry import TICKS_PER_PASS
+from acker_redis.ledger.rotation import TICKS_PER_PASS
 from acker_redis.model import ids
 from acker_redis.ops.rotation_check import check
 from acker_redis.testing import wait_until

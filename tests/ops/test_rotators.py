@@ -11,7 +11,7 @@ import numpy as np
 
 from acker_redis import Acker, AckerConfig
 from acker_redis.client.client import Client
-from acker_redis.ledger.expiry import Rotation
+from acker_redis.ledger.rotation import Rotation
 from acker_redis.model.types import Rotated
 from acker_redis.ops.rotator import Rotator
 from acker_redis.testing import wait_until
@@ -21,7 +21,7 @@ NOTHING_DONE = Rotated(0, 0, 0, 0, 1000)
 
 DIES_WHILE_IT_DRAINS = """
 import os, signal, sys, threading
-from acker_redis.ledger.expiry import Rotation
+from acker_redis.ledger.rotation import Rotation
 from acker_redis.ops.rotator import Rotator
 
 try_rotate = Rotation.try_rotate
@@ -135,7 +135,7 @@ def test_app_with_many_expired_roots_does_not_delay_another(url, raw, connect, m
 
 
 def test_slowly_drained_bucket_never_receives_new_roots(source, connect, monkeypatch) -> None:
-    monkeypatch.setattr("acker_redis.ledger.expiry.MAX_EXPIRE_ROUNDS", 1)
+    monkeypatch.setattr("acker_redis.ledger.rotation.MAX_EXPIRE_ROUNDS", 1)
     acker: Acker = connect(shards=1, num_buckets=2)
     old = np.arange(1, 3_001)
     acker.init_many(old, old, 0)

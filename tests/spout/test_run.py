@@ -23,9 +23,9 @@ from acker_redis import (
     ServerRefusesWritesError,
 )
 from acker_redis.acker import app_of
-from acker_redis.client.backoff import Backoff
 from acker_redis.client.replies import as_dict
 from acker_redis.model import keys
+from acker_redis.outages import Backoff
 from acker_redis.spout import emitter
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.loop import SpoutLoop, run_spout
@@ -529,7 +529,7 @@ def test_a_run_waits_for_a_server_that_is_gone(
         return poll_batches(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(acker, "poll_batches", poll)
-    monkeypatch.setattr("acker_redis.client.backoff.Backoff", lambda **options: NoBackoff())
+    monkeypatch.setattr("acker_redis.outages.Backoff", lambda **options: NoBackoff())
 
     def emit_all(emission: Emission) -> None:
         acker.init_many(emission.roots, np.zeros(3, np.int64), 0)

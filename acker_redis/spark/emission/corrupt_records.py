@@ -8,7 +8,7 @@ from pyspark.sql import functions as F
 
 from acker_redis.errors import PipelineError
 from acker_redis.spark.operators import rows
-from acker_redis.spark.proof import metrics
+from acker_redis.spark.proof import meters
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.sources import file_formats
 from acker_redis.spark.sources.file_formats import CORRUPT
@@ -49,7 +49,7 @@ def fail_corrupt_records(proof: Proof, tracked: DataFrame) -> DataFrame:
     The dead letter's detail names the file, the row and the beginning of the record: the message id is a hash and would
     not lead to the record.
     """
-    reads = partial(metrics.read_failed, retry=False, is_expected=False)
+    reads = partial(meters.read_failed, retry=False, is_expected=False)
     equation = proof.equation_of(tracked, READ_FILES)
     node = proof.add_operator(READ_FILES, READ_FILES, [equation.node])
     meter = proof.add_meter(node, reads)

@@ -19,13 +19,13 @@ from acker_redis.acker import app_of
 from acker_redis.errors import AckerError, ServerUnavailableError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.emission.roots import EmissionRoots, counts_of, shares_of_ids
-from acker_redis.spark.proof import metrics
+from acker_redis.spark.proof import meters
 from acker_redis.spark.proof.late_ids import LateIds, Messages
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import shares
-from acker_redis.spark.protocol.arguments import quoted
 from acker_redis.spark.runtime.jobs import counted, reading_ids, untagged
 from acker_redis.spark.runtime.worker_errors import own_errors
+from acker_redis.spark.sql import quoted
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.spout import Spout
 from acker_redis.store.run_ends import End
@@ -89,7 +89,7 @@ class LateMessages:
         """Meter tracked messages, and let a proof learn from that which there are."""
         meter = proof.add_source_meter()
         proof.late_ids = LateIds(meter, self.read, self.try_range)
-        return metrics.meter_source(tracked, meter, f"cast({quoted(id_column)} AS bigint)")
+        return meters.meter_source(tracked, meter, f"cast({quoted(id_column)} AS bigint)")
 
     @property
     def roots(self) -> EmissionRoots:

@@ -17,8 +17,8 @@ from acker_redis.errors import PipelineError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.ids import SLOTS
 from acker_redis.model.roots import SLOT_BITS
+from acker_redis.spark import checks, sql
 from acker_redis.spark.emission.place_columns import is_of_kafka, partition_name, place_columns
-from acker_redis.spark.protocol import arguments
 from acker_redis.spark.protocol.message_json import FROM_JSON, TO_JSON
 from acker_redis.spark.runtime import frames
 from acker_redis.spark.runtime.jobs import described
@@ -150,7 +150,7 @@ class RunMessages:
         if self.keep_step is None or not len(fresh):
             return
         rows = self.frame if len(fresh) == self._count else among(self.frame, self.column, fresh)
-        payload = F.struct(*(F.col(arguments.quoted(name)) for name in self.frame.columns))
+        payload = F.struct(*(F.col(sql.quoted(name)) for name in self.frame.columns))
         to_keep = rows.select(id_of(self.column).alias("id"), payload.alias(PAYLOAD))
         with described(rows.sparkSession, f"messages of {self.keep_step.config.app}:{self.keep_step.run_id} to Redis"):
             to_keep.mapInArrow(self.keep_step, "rows bigint").collect()
@@ -172,7 +172,7 @@ class RunMessages:
         if not has.any():
             return has, None
         table = pa.table({PAYLOAD: pa.array([payload for payload in payloads if payload is not None], pa.binary())})
-        rows = Rows(arguments.arrow_schema(self.frame.schema))
+        rows = Rows(checks.arrow_schema(self.frame.schema))
         return has, self.frame.sparkSession.createDataFrame(table).mapInArrow(rows, self.frame.schema)
 
     def _fetch_rows(self, ids: Int64Array) -> tuple[DataFrame, Int64Array]:
@@ -202,7 +202,7 @@ class RunMessages:
 
 def _like(field: StructField) -> Column:
     """Build a fetched column with the metadata of the source, by which unreadable records of `read_files` are known."""
-    column = F.col(arguments.quoted(field.name))
+    column = F.col(sql.quoted(field.name))
     return column.alias(field.name, metadata=field.metadata) if field.metadata else column
 
 
@@ -211,7 +211,7 @@ def among(frame: DataFrame, column: str, ids: Int64Array, more: Mapping[str, Int
     given = more or {}
     wanted = frame.sparkSession.createDataFrame(pa.table({column: ids, **given}))
     names = [*frame.columns, *given]
-    return frame.join(F.broadcast(wanted), column).select(*(F.col(arguments.quoted(name)) for name in names))
+    return frame.join(F.broadcast(wanted), column).select(*(F.col(sql.quoted(name)) for name in names))
 
 
 def id_of(column: str) -> Column:
@@ -220,12 +220,12 @@ def id_of(column: str) -> Column:
 
 
 def _bigint(column: str) -> str:
-    return f"cast({arguments.quoted(column)} AS bigint)"
+    return f"cast({sql.quoted(column)} AS bigint)"
 
 
 def as_json(longest: int, columns: Sequence[str] | None = None) -> Column:
     """Build a column with the row, or `columns` of it, as JSON; null if longer than `longest` bytes."""
-    row = F.struct("*") if columns is None else F.struct(*(F.col(arguments.quoted(name)) for name in columns))
+    row = F.struct("*") if columns is None else F.struct(*(F.col(sql.quoted(name)) for name in columns))
     text = F.encode(F.to_json(row, TO_JSON), "UTF-8")
     return F.when(F.length(text) <= longest, text)
 
@@ -315,9 +315,9 @@ def with_message_ids(
     Raises:
         PipelineError: a column is missing, or has a type that Arrow can't carry.
     """
-    arguments.check_arrow_types(frame)
+    checks.check_arrow_types(frame)
     if id_column is not None:
-        return frame, arguments.integer_column(frame, id_column, call)
+        return frame, checks.integer_column(frame, id_column, call)
     if MESSAGE_ID in frame.columns:
         raise PipelineError(
             f"The DataFrame already has a column {MESSAGE_ID!r}. Pass ids={MESSAGE_ID!r}, or rename it."
@@ -329,9 +329,9 @@ def with_message_ids(
             "the column that holds message ids, or to MessageIds.offsets(partition, offset)."
         )
     # The last five bits are the offset's, so that neighbours share a block of the ledger.
-    place = F.col(arguments.quoted(offset)).cast(LongType())
+    place = F.col(sql.quoted(offset)).cast(LongType())
     names = ["topic", partition] if is_of_kafka(frame.schema, partition) else [partition]
-    columns = [F.col(arguments.quoted(name)) for name in names]
+    columns = [F.col(sql.quoted(name)) for name in names]
     hashed = F.xxhash64(*columns, F.shiftright(place, SLOT_BITS))  # without a place, that of none
     made = hashed.bitwiseAND(F.lit(-SLOTS).cast(LongType())).bitwiseOR(
         F.coalesce(place, F.lit(0)).bitwiseAND(SLOTS - 1)
@@ -359,6 +359,6 @@ def not_done(frame: DataFrame, offsets: OffsetFile, partition: str, offset: str)
     )
     is_same = F.expr(partition_name(frame.schema, partition)) == F.col(_PARTITION)
     joined = frame.join(F.broadcast(begins), is_same, "left")
-    own_offset = F.col(arguments.quoted(offset))
+    own_offset = F.col(sql.quoted(offset))
     is_left = F.col(_BEGIN).isNull() | own_offset.isNull() | (own_offset >= F.col(_BEGIN))
     return joined.where(is_left).drop(_PARTITION, _BEGIN)

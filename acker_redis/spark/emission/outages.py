@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 
 from acker_redis.model.arrays import Int64Array
-from acker_redis.spark.emission.evidence import MessagesByRoot, roots_in
-from acker_redis.spark.proof.metrics import Processed
+from acker_redis.spark.emission.operator_health import MessagesByRoot, roots_in
+from acker_redis.spark.proof.meters import Processed
 from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.marks import Marks

@@ -2,7 +2,7 @@
 
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
-from acker_redis.spark.protocol import arguments
+from acker_redis.spark import sql
 from acker_redis.spark.sources.files import FILE, ROW
 
 TOPIC, PARTITION, OFFSET = "topic", "partition", "offset"
@@ -31,4 +31,4 @@ def partition_name(schema: StructType, partition: str) -> str:
     """Return SQL of the name of a row's partition, such as `orders/0` in Kafka's rows."""
     if is_of_kafka(schema, partition):
         return f"concat({TOPIC}, '/', {PARTITION})"
-    return f"cast({arguments.quoted(partition)} AS string)"
+    return f"cast({sql.quoted(partition)} AS string)"

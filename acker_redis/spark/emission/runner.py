@@ -9,7 +9,6 @@ from typing import NamedTuple, Protocol, TypeAlias
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import app_of
-from acker_redis.client.backoff import is_outage
 from acker_redis.errors import (
     AckerError,
     BadBatchError,
@@ -24,9 +23,10 @@ from acker_redis.errors import (
     StoppedError,
 )
 from acker_redis.model.arrays import Int64Array
+from acker_redis.outages import is_outage
 from acker_redis.spark.emission.corrupt_records import fail_corrupt_records, has_corrupt_records
-from acker_redis.spark.emission.evidence import OperatorEvidence, Verdict, with_retries
 from acker_redis.spark.emission.late_messages import LateMessages
+from acker_redis.spark.emission.operator_health import OperatorHealth, Verdict, with_retries
 from acker_redis.spark.emission.outages import mark_outages, without_outages
 from acker_redis.spark.emission.roots import EmissionRoots, counts_of, salts, shares_of
 from acker_redis.spark.emission.whole_output import WholeOutput
@@ -82,7 +82,7 @@ class EmissionRunner:
         spout: spout of the run.
         pipeline: function that runs once per emission.
         id_column: name of the message id column.
-        evidence: evidence of which operators of the run work.
+        health: which operators of the run work.
         url: URL of the acker's server for executors.
         timeout_secs: time limit for the jobs of an emission, in seconds; None: no limit.
         whole_output: output that is written as a whole; None: output is written by message.
@@ -92,7 +92,7 @@ class EmissionRunner:
     spout: Spout
     pipeline: Pipeline
     id_column: str
-    evidence: OperatorEvidence
+    health: OperatorHealth
     url: str | None = field(repr=False)  # may hold a password
     timeout_secs: float | None = None
     whole_output: WholeOutput | None = None
@@ -112,7 +112,7 @@ class EmissionRunner:
         key, tag = self._key_of(emission)
         salt = salts(self.spout.acker.config.app, self.spout.run_id, emission.number)[1]
         late = LateMessages(
-            self.spout, emission, salt, source.read_all_ids, self.evidence.expect, spark, tag, self.timeout_secs
+            self.spout, emission, salt, source.read_all_ids, self.health.expect, spark, tag, self.timeout_secs
         )
         self._run_blaming(late, source, source.all_messages(), key, tag, None)
 
@@ -199,7 +199,7 @@ class EmissionRunner:
                 self._mismatched.clear()
                 failed = proof.failures()
                 at_fault = without_outages(failed, spout.retry)
-                verdict = self.evidence.judge(
+                verdict = self.health.judge(
                     emission, at_fault, proof.processed, is_last=not spout.state.fresh, has_written=proof.has_written
                 )
                 spout.marks.exempt(verdict.exempt)

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from acker_redis.spark import sql
 from acker_redis.spark.operators.tracking import roots_in_sql
 from acker_redis.spark.proof.equation import Equation, with_columns
-from acker_redis.spark.protocol import arguments, shares
+from acker_redis.spark.protocol import shares
 from acker_redis.spark.protocol.columns import ROOTS, SHARE
 
 _LOW, _HIGH = "_acker_low", "_acker_high"
@@ -58,5 +59,5 @@ def _refuse_several(frame: DataFrame, several: str, name: str, equation: Equatio
         "of the column of message ids. The column probably holds other values now. Rename it, and pass partial=True if rows "
         "of this emission's messages may come together.\n"
     )
-    checked = F.expr(f"IF({several}, raise_error({arguments.literal(text)}), {SHARE})")
+    checked = F.expr(f"IF({several}, raise_error({sql.literal(text)}), {SHARE})")
     return with_columns(frame, {SHARE: checked}, equation)

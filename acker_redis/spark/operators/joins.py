@@ -34,8 +34,8 @@ from acker_redis.spark.operators.tracking import roots_in_sql
 from acker_redis.spark.proof.equation import Equation
 from acker_redis.spark.proof.plans import analyzed_text
 from acker_redis.spark.protocol import shares
-from acker_redis.spark.protocol.arguments import quoted
 from acker_redis.spark.protocol.columns import ROOTS, SHARE
+from acker_redis.spark.sql import quoted
 
 _REMOVED, _COUNT, _PLACE = (f"_acker_{name}" for name in ("removed", "count", "place"))
 _LEFT, _RIGHT, _LEFT_PLACE, _LEFT_COUNT = (f"_acker_{name}" for name in ("left", "right", "left_place", "left_count"))

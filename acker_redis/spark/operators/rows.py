@@ -10,12 +10,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StructType
 
 from acker_redis.errors import PipelineError
-from acker_redis.spark.proof import metrics
+from acker_redis.spark import checks
+from acker_redis.spark.proof import meters
 from acker_redis.spark.proof.equation import Equation, note, with_columns
-from acker_redis.spark.protocol import arguments, shares
-from acker_redis.spark.protocol.arguments import quoted
+from acker_redis.spark.protocol import shares
 from acker_redis.spark.protocol.columns import FAILURE, OUT, ROOTS, SHARE, STAYS, VALUE
 from acker_redis.spark.runtime import frames
+from acker_redis.spark.sql import quoted
 
 CHILDREN, CHILD = "_acker_children", "_acker_child"
 """An array column, and the column of its elements once each has its own row."""
@@ -47,9 +48,7 @@ def filtered(frame: DataFrame, condition: str | Column, meter: str, equation: Eq
     else:
         marked = F.when(_is_unmet(condition), F.expr(negated)).otherwise(F.col(SHARE))
     is_removed = f"coalesce({SHARE}, 0L) < 0L"
-    metered = metrics.meter_removed(
-        with_columns(frame, {SHARE: marked}, equation), is_removed, meter, share=f"~{SHARE}"
-    )
+    metered = meters.meter_removed(with_columns(frame, {SHARE: marked}, equation), is_removed, meter, share=f"~{SHARE}")
     return note(metered.where(f"NOT ({is_removed})"), equation)
 
 
@@ -71,7 +70,7 @@ def without_failed(
     marked = with_columns(frame.withColumn(_FAILS, fails), {_REASON: text, SHARE: SHARE}, equation)
     part = max(1, -(-messages // MAX_TEXTS))
     texts = f"pmod(xxhash64({_REASON}), {part}) = 0"
-    metered = metrics.meter_failed(marked, _FAILS, _REASON, meter, texts=texts, most_texts=MAX_TEXTS)
+    metered = meters.meter_failed(marked, _FAILS, _REASON, meter, texts=texts, most_texts=MAX_TEXTS)
     return note(frames.without(metered.where(f"NOT {_FAILS}"), _FAILS, _REASON), equation)
 
 
@@ -81,7 +80,7 @@ def without_removed_in_python(frame: DataFrame, meter: str) -> DataFrame:
     Their roots column holds the number of rows that they represent.
     """
     root = f"get({ROOTS}, 0)"
-    metered = metrics.meter_removed_in_python(frame, meter, root, root=root)
+    metered = meters.meter_removed_in_python(frame, meter, root, root=root)
     return frames.without(metered.where(f"{OUT} = {STAYS}"), OUT, FAILURE)
 
 
@@ -100,7 +99,7 @@ def exploded(frame: DataFrame, children: str | Column, name: str, meter: str, eq
             f"{name!r}: children is {kind.simpleString()}, not an array. Pass an array of the rows to derive."
         )
     if isinstance(kind.elementType, StructType):
-        arguments.check_column_names(kind.elementType.names, name)
+        checks.check_column_names(kind.elementType.names, name)
         output = [F.col(f"{CHILD}.{quoted(column)}") for column in kind.elementType.names]
     else:
         output = [F.col(CHILD).alias(VALUE)]
@@ -112,7 +111,7 @@ def without_removed(frame: DataFrame, column: str, is_removed: str, meter: str, 
 
     `is_removed` is SQL over `column`, which is dropped, too.
     """
-    return frames.without(metrics.meter_removed(frame, is_removed, meter, rows).where(f"NOT ({is_removed})"), column)
+    return frames.without(meters.meter_removed(frame, is_removed, meter, rows).where(f"NOT ({is_removed})"), column)
 
 
 def one_row_per_child(

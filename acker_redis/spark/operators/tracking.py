@@ -3,10 +3,11 @@
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from acker_redis.spark import sql
 from acker_redis.spark.proof.equation import Equation, note, with_columns
-from acker_redis.spark.protocol import arguments, shares
-from acker_redis.spark.protocol.arguments import quoted
+from acker_redis.spark.protocol import shares
 from acker_redis.spark.protocol.columns import ROOTS, SHARE
+from acker_redis.spark.sql import quoted
 
 
 def tracked(messages: DataFrame, id_column: str, salts: tuple[str, str], equation: Equation) -> DataFrame:
@@ -14,7 +15,7 @@ def tracked(messages: DataFrame, id_column: str, salts: tuple[str, str], equatio
 
     `root_ids` and `emission.roots.shares_of` derive the same values in the driver.
     """
-    root_salt, share_salt = map(arguments.literal, salts)
+    root_salt, share_salt = map(sql.literal, salts)
     message = f"cast({quoted(id_column)} AS bigint)"
     block = f"xxhash64({root_salt}, shiftright({message}, 5)) & {(1 << 59) - 1}L"
     root = f"shiftleft({message} & 31L, 59) | ({block})"

@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 
-from acker_redis.client.backoff import describes_outage, is_outage
 from acker_redis.errors import AckerError
 from acker_redis.model.interrupts import interrupt_behind
+from acker_redis.outages import describes_outage, is_outage
 from acker_redis.spark.runtime.jvm import java_errors
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.runtime.worker_errors import acker_error_in, broke_in_a_job, chain_of, is_of_java, text_of

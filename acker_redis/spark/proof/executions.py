@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 
 from pyspark.sql import SparkSession
 
-from acker_redis.spark.proof.metrics import Metrics
+from acker_redis.spark.proof.meters import Metrics
 
 
 @dataclass(frozen=True)

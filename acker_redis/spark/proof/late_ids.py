@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from acker_redis.spark.proof import metrics
+from acker_redis.spark.proof import meters
 from acker_redis.spark.proof.draining import drains
 from acker_redis.spark.proof.executions import Execution
 
@@ -48,7 +48,7 @@ class LateIds:
         return self.read()
 
     def _metered(self, execution: Execution) -> Messages | None:
-        source = metrics.read_source(execution.metrics, self.meter)
+        source = meters.read_source(execution.metrics, self.meter)
         if source.least is None or source.greatest is None:
             return None
         if source.rows != source.greatest - source.least + 1 or not drains(execution.query, self.meter):

@@ -13,9 +13,9 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import SparkSession
 
 from acker_redis.errors import AckerError
-from acker_redis.spark.proof import metrics
+from acker_redis.spark.proof import meters
 from acker_redis.spark.proof.executions import Execution, HasMeter
-from acker_redis.spark.proof.metrics import PREFIX
+from acker_redis.spark.proof.meters import PREFIX
 from acker_redis.spark.proof.plans import METER, each
 from acker_redis.spark.runtime.jvm import java_class
 
@@ -57,8 +57,8 @@ class Listener:
         """Keep an execution that has some of the tracker's meters."""
         text = execution.observedMetrics().toString()
         with self._changed:
-            meters = list(self._meters)
-        metered = dict(metrics.in_text(text, meters))
+            names = list(self._meters)
+        metered = dict(meters.in_text(text, names))
         if not metered:
             return
         kept = Execution(metered, frozenset(_written(name, execution, self._command) & metered.keys()), execution)
@@ -92,7 +92,7 @@ class Listener:
                 return reported()
         marker = f"{PREFIX}marker:{uuid.uuid4().hex}"
         self.expect(marker)
-        metrics.mark(session.range(1).toDF("id"), marker).collect()
+        meters.mark(session.range(1).toDF("id"), marker).collect()
         with self._changed:
             is_marked = self._changed.wait_for(
                 lambda: any(marker in execution.metrics for execution in self._executions), WAIT_SECS

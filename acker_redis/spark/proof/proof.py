@@ -16,7 +16,8 @@ from typing import NamedTuple, NoReturn
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.errors import NotExactError, NotProvenError, PipelineError
-from acker_redis.spark.proof import metrics, plans
+from acker_redis.spark import checks
+from acker_redis.spark.proof import meters, plans
 from acker_redis.spark.proof.blame import note_action
 from acker_redis.spark.proof.equation import Equation, equation_of
 from acker_redis.spark.proof.executions import Execution, Executions
@@ -24,7 +25,6 @@ from acker_redis.spark.proof.late_ids import LateIds
 from acker_redis.spark.proof.listener import listener_of
 from acker_redis.spark.proof.range_partitioning import check_range_partitioning
 from acker_redis.spark.proof.responses import check_reported, responses_of
-from acker_redis.spark.protocol import arguments
 from acker_redis.spark.protocol.shares import BITS
 from acker_redis.spark.runtime import reruns
 from acker_redis.spark.runtime.collected import collected_bytes_per_task
@@ -74,7 +74,7 @@ class Node:
 
 class _Meter(NamedTuple):
     operator: str
-    reads: metrics.ReadRemoved
+    reads: meters.ReadRemoved
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Proof:
     name_component: Callable[[str], object]
     mismatched: set[str] = field(default_factory=set)
     proven: list[str] = field(default_factory=list)
-    processed: dict[str, metrics.Processed] = field(default_factory=dict)
+    processed: dict[str, meters.Processed] = field(default_factory=dict)
     exports: bool = False
     may_repeat: bool = False
     late_ids: LateIds | None = None
@@ -155,7 +155,7 @@ class Proof:
             if name is None:
                 numbered = (kind if number == 1 else f"{kind}-{number}" for number in range(1, len(self._nodes) + 2))
                 name = next(candidate for candidate in numbered if candidate not in self._nodes)
-            arguments.check_operator_name(name)
+            checks.check_operator_name(name)
             if name in self._nodes:
                 raise PipelineError(
                     f"name={name!r} is used by another operator of this emission. Use a different name for each."
@@ -168,7 +168,7 @@ class Proof:
             raise
         return node
 
-    def add_meter(self, node: Node, reads: metrics.ReadRemoved = metrics.read_removed) -> str:
+    def add_meter(self, node: Node, reads: meters.ReadRemoved = meters.read_removed) -> str:
         """Return the name of a new meter.
 
         Args:
@@ -176,14 +176,14 @@ class Proof:
             reads: function that reads the rows that the operator removed.
         """
         with self._adding:
-            meter = f"{metrics.PREFIX}{self.key}:{node.name}#{len(self._meters) + 1}"
+            meter = f"{meters.PREFIX}{self.key}:{node.name}#{len(self._meters) + 1}"
             self._meters[meter] = _Meter(node.name, reads)
         self._executions.expect(meter)
         return meter
 
     def add_source_meter(self) -> str:
         """Return the name of the meter of all messages."""
-        meter = f"{metrics.PREFIX}{self.key}:source"
+        meter = f"{meters.PREFIX}{self.key}:source"
         self._executions.expect(meter)
         return meter
 
@@ -326,7 +326,7 @@ class Proof:
         """Declare that an action has processed this number of rows, which need no further action."""
         self._cover(node.name)
         self.proven.append(node.name)
-        self._note_processed(node.name, metrics.Processed(rows))
+        self._note_processed(node.name, meters.Processed(rows))
 
     def add_failure(self, failure: Failure) -> None:
         """Add the failure of an action that failed all of its rows."""
@@ -369,14 +369,14 @@ class Proof:
 
     def forget(self) -> None:
         """Drop the emission's executions."""
-        self._executions.forget(f"{metrics.PREFIX}{self.key}:")
+        self._executions.forget(f"{meters.PREFIX}{self.key}:")
 
-    def _note_processed(self, operator: str, processed: metrics.Processed) -> None:
+    def _note_processed(self, operator: str, processed: meters.Processed) -> None:
         if processed.rows:
             with self._adding:
                 before = self.processed.get(operator, processed)
                 roots = before.roots | processed.roots if before.roots and processed.roots else frozenset()
-                self.processed[operator] = metrics.Processed(processed.rows, roots)
+                self.processed[operator] = meters.Processed(processed.rows, roots)
 
     def _balance(self, node: Node, meter: str, equation: Equation, execution: Execution) -> "_Balance":
         """Check the meters of one execution against an equation."""
@@ -397,7 +397,7 @@ class Proof:
                 is_unknown=True,
             )
         by_meter = {source: removed for source, removed in removed_by_meter.items() if removed is not None}
-        reached = metrics.read_counted(execution.metrics, meter)
+        reached = meters.read_counted(execution.metrics, meter)
         metered = {source: removed.shares for source, removed in by_meter.items()}
         if reached.shares != equation.expected(self.total, metered):
             return _Balance(execution, self._mismatch(node, reached, by_meter.values()))
@@ -413,7 +413,7 @@ class Proof:
         removed = reads(execution.metrics, meter, operator)
         return None if removed is None else _RemovedBy(operator, *removed)
 
-    def _mismatch(self, node: Node, reached: metrics.Counted, removed: Iterable["_RemovedBy"]) -> str:
+    def _mismatch(self, node: Node, reached: meters.Counted, removed: Iterable["_RemovedBy"]) -> str:
         counts = [
             f"{reached.rows:,} rows reached {node.name!r}",
             *(str(removal) for removal in removed if removal.rows),
@@ -479,7 +479,7 @@ class _Balance:
     problem: str | None
     removed: int = 0
     failures: Sequence[Failure] = ()
-    processed: Mapping[str, metrics.Processed] = field(default_factory=dict)
+    processed: Mapping[str, meters.Processed] = field(default_factory=dict)
     rows: int = 0
     is_unknown: bool = False
 
@@ -493,10 +493,10 @@ class _RemovedBy:
     """Rows that one operator has removed."""
 
     operator: str
-    dropped: metrics.Counted
-    failed: metrics.Counted
+    dropped: meters.Counted
+    failed: meters.Counted
     failures: Sequence[Failure]
-    processed: metrics.Processed
+    processed: meters.Processed
 
     @property
     def shares(self) -> int:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.errors import PipelineError
 from acker_redis.spark.proof import requests
-from acker_redis.spark.proof.metrics import PREFIX
+from acker_redis.spark.proof.meters import PREFIX
 from acker_redis.spark.proof.plans import INDENT, METER, analyzed_text
 from acker_redis.spark.runtime.sessions import is_connect, version_of
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
 
-from acker_redis.spark.proof.metrics import PREFIX, Metrics
+from acker_redis.spark.proof.meters import PREFIX, Metrics
 
 _RELATION = "spark.connect.Relation"
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, StringType
 
 from acker_redis.errors import PipelineError
-from acker_redis.spark.protocol import arguments
+from acker_redis.spark import sql
 
 Encoding: TypeAlias = Literal["binary", "json", "array"]
 ENCODINGS: tuple[Encoding, ...] = ("binary", "json", "array")
@@ -50,8 +50,8 @@ def decode(frame: DataFrame, column: str, name: str) -> Column:
         raise PipelineError(
             f"{name}: column {column!r} not found in {frame.columns}. Set `column` to the one that holds the anchors."
         )
-    kind, value = frame.schema[column].dataType, arguments.quoted(column)
-    damaged = f"raise_error({arguments.literal(f'Column {column} holds a value that is not a list of anchors.')})"
+    kind, value = frame.schema[column].dataType, sql.quoted(column)
+    damaged = f"raise_error({sql.literal(f'Column {column} holds a value that is not a list of anchors.')})"
     if isinstance(kind, ArrayType):
         return F.expr(f"IF(size({value}) % 2 = 1, {damaged}, coalesce(cast({value} AS array<bigint>), array()))")
     if isinstance(kind, BinaryType):

@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame
 
 from acker_redis.errors import BadConfigError
 from acker_redis.model.roots import root_ids
+from acker_redis.spark import checks
 from acker_redis.spark.emission.corrupt_records import check_corrupt_records, fail_corrupt_records, has_corrupt_records
 from acker_redis.spark.emission.messages import RunMessages, with_message_ids
 from acker_redis.spark.emission.roots import salts, shares_of
@@ -18,7 +19,7 @@ from acker_redis.spark.operators import tracking
 from acker_redis.spark.proof.equation import Equation
 from acker_redis.spark.proof.id_lineage import check_id_lineage
 from acker_redis.spark.proof.proof import Proof
-from acker_redis.spark.protocol import arguments, shares
+from acker_redis.spark.protocol import shares
 from acker_redis.spark.runs.options import MessageIds, check_messages, message_ids
 from acker_redis.spark.runtime.jobs import running
 from acker_redis.spark.runtime.worker_errors import own_errors
@@ -109,9 +110,9 @@ def check_pipeline(
     wanted = message_ids("check_pipeline", ids)
     if rows < 1:
         raise BadConfigError(f"rows={rows} is out of range. Use 1 or more.")
-    arguments.check_function(pipeline, "check_pipeline", "a function of a tracker and its messages", count=2)
+    checks.check_function(pipeline, "check_pipeline", "a function of a tracker and its messages", count=2)
     check_messages(messages)
-    arguments.check_column_names(messages.columns, "check_pipeline")
+    checks.check_column_names(messages.columns, "check_pipeline")
     check_corrupt_records(messages)
     spark, run_id = messages.sparkSession, uuid.uuid4().hex
     frame, column = with_message_ids(messages, wanted.id_column, wanted.partition, wanted.offset)

@@ -12,14 +12,14 @@ from pyspark.sql import DataFrame
 from acker_redis.acker import Acker, app_of
 from acker_redis.errors import BadConfigError
 from acker_redis.model.arrays import Int64Array
+from acker_redis.spark import checks
 from acker_redis.spark.emission.corrupt_records import check_corrupt_records
-from acker_redis.spark.emission.evidence import OperatorEvidence
 from acker_redis.spark.emission.messages import RunMessages, not_done, with_message_ids
+from acker_redis.spark.emission.operator_health import OperatorHealth
 from acker_redis.spark.emission.place_columns import place_columns
 from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
 from acker_redis.spark.emission.whole_output import WholeOutput
 from acker_redis.spark.proof.id_lineage import check_id_lineage
-from acker_redis.spark.protocol import arguments
 from acker_redis.spark.runs.callbacks import with_retries
 from acker_redis.spark.runs.late_ids import may_learn_ids
 from acker_redis.spark.runs.options import (
@@ -199,7 +199,7 @@ def run_dataframe(
     check_only_dead_letters(only_dead_letters, output, ids)
     if output == "whole":
         _check_whole(ids, replay, settings)
-    arguments.check_column_names(messages.columns, "run_tracked")
+    checks.check_column_names(messages.columns, "run_tracked")
     check_corrupt_records(messages)
     keeps = replay.max_bytes > 0
     url = settings.url(messages.sparkSession, is_needed=keeps)
@@ -240,11 +240,11 @@ def run_dataframe(
                     spout.add(source.read_ids(offsets, partition, offset))
             if claimed:
                 app_of(acker).claim_run(run_id)
-        evidence = OperatorEvidence(
+        health = OperatorHealth(
             everything_counts=not settings.stop_if_all_fail, completes_others=output == "by_message"
         )
         if not spout.state.unread:
-            evidence.expect(spout.state.fresh)
+            health.expect(spout.state.fresh)
         whole_output = WholeOutput(spout, spout.state.fresh, max_dead_letters) if output == "whole" else None
         spout.state.one_by_one = whole_output is not None
         spout.state.stops_if_all_fail = settings.stop_if_all_fail
@@ -252,7 +252,7 @@ def run_dataframe(
             spout,
             pipeline,
             column,
-            evidence,
+            health,
             url,
             settings.emit_timeout_secs,
             whole_output,

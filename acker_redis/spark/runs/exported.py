@@ -11,9 +11,10 @@ from acker_redis.acker import Acker
 from acker_redis.errors import BadConfigError, PipelineError
 from acker_redis.model import ids
 from acker_redis.model.arrays import Int64Array
+from acker_redis.spark import sql
 from acker_redis.spark.emission.messages import MESSAGE_ID
 from acker_redis.spark.emission.runner import Pipeline
-from acker_redis.spark.protocol import anchor_codec, arguments
+from acker_redis.spark.protocol import anchor_codec
 from acker_redis.spark.protocol.columns import ANCHORS
 from acker_redis.spark.runs.dataframe import run_dataframe
 from acker_redis.spark.runs.options import MessageIds, ReplayFrom, replay_from, run_settings
@@ -100,7 +101,7 @@ def run_exported(
             f"run_exported: the rows already have a column {MESSAGE_ID!r}, which this run adds. Rename it."
         )
     pairs = anchor_codec.decode(rows, column, "run_exported")
-    plain = [F.col(arguments.quoted(name)) for name in rows.columns if name != column]
+    plain = [F.col(sql.quoted(name)) for name in rows.columns if name != column]
     messages = rows.select(*plain, pairs.alias(ANCHORS)).withColumn(MESSAGE_ID, F.xxhash64(ANCHORS))
     upstream = _UpstreamMessages(acker, messages.select(MESSAGE_ID, ANCHORS).toArrow())
 

@@ -12,14 +12,14 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from acker_redis.acker import Acker, app_of
-from acker_redis.client.backoff import Outages
 from acker_redis.errors import BadConfigError
 from acker_redis.kafka.consumer import check_group, consumer_settings, subscription
 from acker_redis.kafka.group_member import GroupMember
 from acker_redis.kafka.letter_topic import LetterTopic
 from acker_redis.kafka.record_reader import RecordReader
 from acker_redis.model.config import check_finite
-from acker_redis.spark.emission.evidence import OperatorEvidence
+from acker_redis.outages import Outages
+from acker_redis.spark.emission.operator_health import OperatorHealth
 from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
 from acker_redis.spark.runs.kafka_imports import KafkaImports, failing_bad_anchors
 from acker_redis.spark.runs.kafka_records import IDENTITY, RECORD, KafkaRecords
@@ -183,9 +183,9 @@ def run_kafka(
         member = GroupMember(client, names, start, records, commit_secs, records.known_id)
         stack.callback(member.close)
         records.spout, records.member = spout, member
-        evidence = OperatorEvidence(everything_counts=not stop_if_all_fail, goes_on=True, max_open=max_spout_pending)
+        health = OperatorHealth(everything_counts=not stop_if_all_fail, goes_on=True, max_open=max_spout_pending)
         tracked = failing_bad_anchors(pipeline) if imports else pipeline
-        runner = EmissionRunner(spout, tracked, RECORD, evidence, url, emit_timeout_secs, shown_id=IDENTITY)
+        runner = EmissionRunner(spout, tracked, RECORD, health, url, emit_timeout_secs, shown_id=IDENTITY)
 
         def emit(emission: Emission) -> None:
             runner.run(emission, records, spark)

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from acker_redis.client.backoff import Outages
 from acker_redis.errors import OutageError, ServerUnavailableError
 from acker_redis.kafka.assignment import Owned
 from acker_redis.kafka.client import confluent
@@ -23,6 +22,7 @@ from acker_redis.kafka.record_ids import RecordIds
 from acker_redis.kafka.record_reader import Place, RecordReader
 from acker_redis.model.anchors import HEADER as ANCHORS_HEADER
 from acker_redis.model.arrays import Int64Array
+from acker_redis.outages import Outages
 from acker_redis.spark.runs.kafka_imports import BAD_ANCHORS, KafkaImports
 from acker_redis.spark.runs.options import KafkaPolicies
 from acker_redis.spout.in_flight import Emission

@@ -13,8 +13,8 @@ from acker_redis.model import ids
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import check_bound, check_finite
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
+from acker_redis.spark import checks
 from acker_redis.spark.emission.messages import Fetch
-from acker_redis.spark.protocol import arguments
 from acker_redis.spark.runtime.executor_check import check_url
 from acker_redis.spark.sources.files import FILE, ROW
 from acker_redis.spout.offset_file import OffsetFile
@@ -256,7 +256,7 @@ def run_settings(
         BadConfigError: an argument is out of range or of the wrong type.
         BadIdError: `spout_id` is out of range.
     """
-    arguments.check_run(call, pipeline, acker, retry)
+    checks.check_run(call, pipeline, acker, retry)
     if executor_url is not None and not isinstance(executor_url, str):
         raise BadConfigError(
             f"{call}: executor_url={executor_url!r} is not a URL. Pass one, such as redis://server:6379/0."

@@ -13,15 +13,15 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import Acker
-from acker_redis.client.backoff import Outages
 from acker_redis.client.client import Client
 from acker_redis.client.replies import Fields
 from acker_redis.errors import BadConfigError
 from acker_redis.model import ids
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import check_finite
-from acker_redis.spark.emission.evidence import OperatorEvidence
+from acker_redis.outages import Outages
 from acker_redis.spark.emission.messages import MESSAGE_ID, as_json, id_of
+from acker_redis.spark.emission.operator_health import OperatorHealth
 from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
 from acker_redis.spark.runs.options import check_endless, run_settings
 from acker_redis.spark.runs.redis_group import RedisGroup
@@ -149,8 +149,8 @@ def run_redis_stream(
             payload=open_entries.payloads if dead_letter_bytes else None, on_done=open_entries.done, keep_letters=LETTERS,
             replay=open_entries.load_replays, replays_from=FROM_SOURCE, goes_on=True,
         )  # fmt: skip
-        evidence = OperatorEvidence(everything_counts=not stop_if_all_fail, goes_on=True, max_open=max_spout_pending)
-        runner = EmissionRunner(spout, pipeline, MESSAGE_ID, evidence, url, emit_timeout_secs)
+        health = OperatorHealth(everything_counts=not stop_if_all_fail, goes_on=True, max_open=max_spout_pending)
+        runner = EmissionRunner(spout, pipeline, MESSAGE_ID, health, url, emit_timeout_secs)
 
         def emit(emission: Emission) -> None:
             runner.run(emission, open_entries, spark)

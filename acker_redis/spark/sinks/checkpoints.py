@@ -5,7 +5,7 @@ The earlier meters are no longer needed after them.
 
 from pyspark.sql import DataFrame
 
-from acker_redis.spark.proof import metrics
+from acker_redis.spark.proof import meters
 from acker_redis.spark.proof.equation import with_equation
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.sinks.output_modes import Outputs
@@ -18,7 +18,7 @@ def checkpoint(proof: Proof, outputs: Outputs, tracked: DataFrame, name: str | N
     node = proof.add_operator(kind, name, [equation.node])
     outputs.check_read(node.name, tracked)
     meter = proof.add_meter(node)
-    metered = metrics.meter_all(tracked, meter)
+    metered = meters.meter_all(tracked, meter)
     with proof.jobs_of(node):
         rows = metered.localCheckpoint() if is_local else metered.checkpoint()
     removed = proof.prove(node, meter, equation, written=False, final=False)

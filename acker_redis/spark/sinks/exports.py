@@ -10,10 +10,11 @@ from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
 from acker_redis.acker import Acker
 from acker_redis.errors import PipelineError
+from acker_redis.spark import checks
 from acker_redis.spark.operators.map_in_arrow import map_in_arrow
-from acker_redis.spark.proof import metrics
+from acker_redis.spark.proof import meters
 from acker_redis.spark.proof.proof import Proof
-from acker_redis.spark.protocol import anchor_codec, arguments
+from acker_redis.spark.protocol import anchor_codec
 from acker_redis.spark.protocol.columns import ANCHORS, SHARE, TRACKING
 from acker_redis.spark.runtime.executor_check import check_url
 from acker_redis.spark.sinks.output_modes import Outputs, guarded_writer
@@ -52,12 +53,12 @@ def export(
             'export: output="whole" does not support exports. A message would be done only after other programs are done with '
             "its rows, and the output would wait for that. Write the output to a file or table that they read."
         )
-    arguments.check_function(
+    checks.check_function(
         write, "export", "a function of the DataFrameWriter, such as lambda writer: writer.parquet(path)"
     )
     anchor_codec.check_encoding(encoding)
     fields = [field for field in tracked.schema.fields if field.name not in TRACKING]
-    arguments.check_column_names([*(field.name for field in fields), column], "export")
+    checks.check_column_names([*(field.name for field in fields), column], "export")
     sink = Sink.add(proof, outputs, "export", name, tracked)
     node, writes = sink.node, outputs.allowed_writes(sink.node.name, any_mode=True)
     if outputs.waits or origin is None:
@@ -75,7 +76,7 @@ def export(
         lambda names: ExportStep(url, origin.acker.config, prefix, node.name, names),
         StructType(output),
     )
-    rows = metrics.meter_all(exported, meter).withColumn(ANCHORS, anchor_codec.encode(encoding, ANCHORS)).drop(SHARE)
+    rows = meters.meter_all(exported, meter).withColumn(ANCHORS, anchor_codec.encode(encoding, ANCHORS)).drop(SHARE)
     proof.exports = True
     proof.know_ids()
     with proof.jobs_of(node):

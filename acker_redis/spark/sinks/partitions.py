@@ -7,10 +7,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis.errors import PipelineError
+from acker_redis.spark import checks
 from acker_redis.spark.operators.map_in_arrow import map_in_arrow
-from acker_redis.spark.proof import metrics
+from acker_redis.spark.proof import meters
 from acker_redis.spark.proof.proof import Proof
-from acker_redis.spark.protocol import arguments
 from acker_redis.spark.protocol.columns import FAILURE, OUT, ROOTS, ROWS, SHARE
 from acker_redis.spark.sinks.output_modes import Outputs
 from acker_redis.spark.sinks.sink import Sink
@@ -33,12 +33,10 @@ def write_partitions(
     name: str | None,
 ) -> int:
     """Implement `Tracker.write_partitions`."""
-    arguments.check_on_error(on_error, "write_partitions")
+    checks.check_on_error(on_error, "write_partitions")
     outputs.refuse_on_error(on_error, "write_partitions")
-    arguments.check_function(
-        write, "write_partitions", "a function of record batches and the partition's number", count=2
-    )
-    arguments.check_no_retry(no_retry, "write_partitions")
+    checks.check_function(write, "write_partitions", "a function of record batches and the partition's number", count=2)
+    checks.check_no_retry(no_retry, "write_partitions")
     if no_retry and on_error == "raise":
         raise PipelineError(
             "write_partitions: no_retry is for failed rows, but on_error='raise' fails none. Pass on_error='fail', too."
@@ -72,7 +70,7 @@ def consume(
         prepare: see `PartitionsStep`.
     """
     proof, node, equation = sink.proof, sink.node, sink.equation
-    meter, failed = proof.add_meter(node), proof.add_meter(node, metrics.read_removed_in_python)
+    meter, failed = proof.add_meter(node), proof.add_meter(node, meters.read_removed_in_python)
     max_bytes = proof.max_failure_bytes
     rows = sink.rows if on_error == "fail" else sink.rows.drop(ROOTS)
     consumed = map_in_arrow(
@@ -80,7 +78,7 @@ def consume(
         lambda columns: PartitionsStep(node.name, write, on_error, max_bytes, no_retry, columns, only_refused, prepare),
         _CONSUMED,
     )
-    metered = metrics.meter_all(metrics.meter_removed_in_python(consumed, failed, ROWS, stays=ROWS), meter, ROWS)
+    metered = meters.meter_all(meters.meter_removed_in_python(consumed, failed, ROWS, stays=ROWS), meter, ROWS)
 
     def run() -> int:
         with proof.jobs_of(node):

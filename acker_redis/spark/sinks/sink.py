@@ -8,7 +8,7 @@ from typing import Self
 
 from pyspark.sql import DataFrame
 
-from acker_redis.spark.proof import metrics
+from acker_redis.spark.proof import meters
 from acker_redis.spark.proof.equation import Equation, with_equation
 from acker_redis.spark.proof.proof import Node, Proof
 from acker_redis.spark.sinks.output_modes import Outputs
@@ -51,10 +51,10 @@ class Sink:
         self.outputs.check_read(self.node.name, self.rows)
         meter = self.proof.add_meter(self.node)
         with self.proof.jobs_of(self.node):
-            kept = self.outputs.keep_checkpoint(metrics.meter_all(self.rows, meter).localCheckpoint())
+            kept = self.outputs.keep_checkpoint(meters.meter_all(self.rows, meter).localCheckpoint())
             equation = self.equation.behind_checkpoint(self._prove(meter, self.equation))
             meter = self.proof.add_meter(self.node)
-            count = metrics.meter_all(kept, meter).count()
+            count = meters.meter_all(kept, meter).count()
         self._prove(meter, equation)
         return replace(self, rows=with_equation(kept, equation), equation=equation, count=count)
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from acker_redis.errors import PipelineError
-from acker_redis.spark.proof.metrics import PREFIX
+from acker_redis.spark.proof.meters import PREFIX
 from acker_redis.spark.proof.responses import responses_of
 from acker_redis.spark.sinks.source_checks import must_try, unreported
 

@@ -10,11 +10,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 
 from acker_redis.errors import NotExactError, PipelineError
-from acker_redis.spark.proof import metrics
+from acker_redis.spark import checks
+from acker_redis.spark.proof import meters
 from acker_redis.spark.proof.blame import cause_of, failed_in_a_job, mark_handled
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.proof.responses import responses_of
-from acker_redis.spark.protocol import arguments
 from acker_redis.spark.protocol.columns import ROOTS, SHARE, TRACKING
 from acker_redis.spark.runtime import frames
 from acker_redis.spark.runtime.jobs import jobs_started
@@ -43,7 +43,7 @@ def write(
     allow_overwrite: bool,
 ) -> None:
     """Implement `Tracker.write`."""
-    arguments.check_function(
+    checks.check_function(
         write, "write", 'a function of the DataFrameWriter, such as lambda writer: writer.mode("append").parquet(path)'
     )
     _write_guarded(
@@ -63,7 +63,7 @@ def write_table(
     allow_overwrite: bool,
 ) -> None:
     """Implement `Tracker.write_table`."""
-    arguments.check_function(
+    checks.check_function(
         write, "write_table", "a function of the DataFrameWriterV2, such as lambda writer: writer.append()"
     )
     if not isinstance(table, str) or not table:
@@ -91,7 +91,7 @@ def _write_guarded(
     may_overwrite: bool,
     targets: Sequence[str] = (),
 ) -> None:
-    arguments.check_on_error(on_error, kind)
+    checks.check_on_error(on_error, kind)
     outputs.refuse_on_error(on_error, kind)
     sink = Sink.add(proof, outputs, kind, name, tracked)
     writes = outputs.allowed_writes(sink.node.name, may_overwrite=may_overwrite)
@@ -115,9 +115,9 @@ def write_dataframe(
     name: str | None,
 ) -> None:
     """Implement `Tracker.write_dataframe`."""
-    arguments.check_on_error(on_error, "write_dataframe")
+    checks.check_on_error(on_error, "write_dataframe")
     outputs.refuse_on_error(on_error, "write_dataframe")
-    arguments.check_function(write, "write_dataframe", "a function of the DataFrame")
+    checks.check_function(write, "write_dataframe", "a function of the DataFrame")
     sink = Sink.add(proof, outputs, "write_dataframe", name, tracked)
     if outputs.waits:
         outputs.check_before_writing(partial(_check_unchanged, sink.node.name, CapturedVariables(write)))
@@ -170,7 +170,7 @@ def write_data_source(
     allow_overwrite: bool,
 ) -> None:
     """Implement `Tracker.write_data_source`."""
-    arguments.check_on_error(on_error, "write_data_source")
+    checks.check_on_error(on_error, "write_data_source")
     outputs.refuse_on_error(on_error, "write_data_source")
     outputs.allowed_writes("write_data_source" if name is None else name, may_overwrite=allow_overwrite).check_mode(
         mode
@@ -203,7 +203,7 @@ def _run(sink: Sink, write: Callable[[DataFrame], object], on_error: OnError, ta
 def _run_now(sink: Sink, write: Callable[[DataFrame], object], on_error: OnError) -> None:
     proof = sink.proof
     meter = proof.add_meter(sink.node)
-    rows = frames.without(metrics.meter_all(sink.rows, meter), *TRACKING)
+    rows = frames.without(meters.meter_all(sink.rows, meter), *TRACKING)
     with proof.jobs_of(sink.node):
         if not _succeeds(sink, lambda: write(rows), on_error):
             return
@@ -227,7 +227,7 @@ def _succeeds(sink: Sink, write: Callable[[], object], on_error: OnError) -> boo
 def _fail(sink: Sink, reason: Reason) -> None:
     """Fail the messages of all rows, after a proof that these are all."""
     meter = sink.proof.add_meter(sink.node)
-    rows = metrics.meter_all(sink.rows, meter).select(
+    rows = meters.meter_all(sink.rows, meter).select(
         F.explode_outer(ROOTS).alias("root"), F.expr(f"coalesce({SHARE}, 0) <> 0 AS is_of_message")
     )
     with sink.proof.jobs_of(sink.node):

@@ -18,8 +18,8 @@ import pyarrow.fs
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from acker_redis.client.backoff import is_outage
 from acker_redis.errors import BadConfigError
+from acker_redis.outages import is_outage
 from acker_redis.spark.sources.ambiguous_json import AmbiguityCheck, is_object
 
 Format: TypeAlias = Literal["text", "json", "csv", "parquet"]

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis.errors import BadConfigError
-from acker_redis.spark.protocol import arguments
+from acker_redis.spark import checks
 from acker_redis.spark.runtime.file_systems import file_system
 from acker_redis.spark.sources import file_formats, parsing
 from acker_redis.spark.sources.ambiguous_json import AmbiguityCheck, ambiguity_check
@@ -76,7 +76,7 @@ def read_files(
         raise BadConfigError(f"No files in {path}. Pass a file, or a folder with files.")
     if schema is None:
         schema = from_arrow_schema(_schema_of(path, paths, file_format), prefer_timestamp_ntz=True)
-    output = arguments.struct(schema, "read_files")
+    output = checks.struct(schema, "read_files")
     given = {FILE, ROW, CORRUPT} if file_formats.marks_corrupt(file_format) else {FILE, ROW}
     taken = given & {name.lower() for name in output.names}
     if taken:
@@ -94,7 +94,7 @@ def read_files(
         if file_formats.marks_corrupt(file_format):
             fields = [StructField(field.name, field.dataType, metadata=field.metadata) for field in fields]
             fields.append(StructField(CORRUPT, StringType(), metadata={READ_FROM: path}))
-        reading = _Reading(path, file_format, arguments.arrow_schema(StructType(fields)))
+        reading = _Reading(path, file_format, checks.arrow_schema(StructType(fields)))
         return names.mapInArrow(reading, StructType([*place, *fields]))
     parsing.check(file_format, output)
     header = _header_of(path, paths, output.names) if file_format == "csv" else ()

@@ -31,8 +31,8 @@ from pyspark.sql.types import (
 )  # fmt: skip
 
 from acker_redis.errors import BadConfigError
-from acker_redis.spark.protocol.arguments import literal, quoted
 from acker_redis.spark.sources.file_formats import CORRUPT, RECORD, Format
+from acker_redis.spark.sql import literal, quoted
 
 _LEAVES = (
     BooleanType, ByteType, ShortType, IntegerType, LongType, FloatType, DoubleType, StringType, DecimalType, DateType,

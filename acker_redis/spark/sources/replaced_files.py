@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from acker_redis.errors import BadConfigError
 from acker_redis.model.arrays import Int64Array
-from acker_redis.spark.protocol import arguments
+from acker_redis.spark import sql
 from acker_redis.spark.runtime.file_systems import file_system
 from acker_redis.spark.runtime.jobs import described
 from acker_redis.spark.sources import file_formats
@@ -63,7 +63,7 @@ def refuse_replaced(frame: DataFrame, partition: str, offset: str, offsets: Offs
             offsets.add_marks(name, records.hashes)
     if not replaced:
         return
-    file = F.col(arguments.quoted(partition))
+    file = F.col(sql.quoted(partition))
     rows = frame.where(file.isin(list(replaced))).select(file).distinct().toArrow().column(0).to_pylist()
     is_read = sorted(set(rows))
     if is_read and offsets.on_replaced == "raise":

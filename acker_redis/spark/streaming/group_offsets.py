@@ -12,7 +12,6 @@ import numpy as np
 from pyspark.sql import DataFrame
 
 from acker_redis.acker import Acker, app_of
-from acker_redis.client.backoff import Outages
 from acker_redis.errors import AckerError, BadConfigError, OutageError, ServerUnavailableError
 from acker_redis.kafka.assignment import Owned
 from acker_redis.kafka.client import confluent, without_secrets
@@ -21,6 +20,7 @@ from acker_redis.kafka.log_ends import LogEnds, Partition
 from acker_redis.kafka.partition_progress import PartitionProgress
 from acker_redis.kafka.topics import NEW_SECS, Topic, Topics
 from acker_redis.model.arrays import Int64Array
+from acker_redis.outages import Outages
 from acker_redis.spark.emission.messages import Places
 from acker_redis.spark.emission.place_columns import OFFSET, PARTITION, has_columns_of_kafka, place_columns
 from acker_redis.spark.runs.options import GroupSettings

@@ -23,13 +23,13 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from acker_redis.client.backoff import is_outage
 from acker_redis.errors import AckerError, BadConfigError, PipelineError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.interrupts import interrupt_behind
+from acker_redis.outages import is_outage
+from acker_redis.spark import checks, sql
 from acker_redis.spark.emission.messages import PAYLOAD, Places, among, as_json, from_json, id_of, read_places
 from acker_redis.spark.emission.place_columns import place_columns
-from acker_redis.spark.protocol import arguments
 from acker_redis.spark.streaming.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.schema_changes import SchemaChange
 from acker_redis.spark.streaming.snapshot import ParkedRow, Snapshot
@@ -266,7 +266,7 @@ class ParkedRows:
     def _frame_of(self, rows: list[bytes]) -> DataFrame:
         if self._spark is None or self.schema is None:
             raise AssertionError("no rows")
-        arrow = arguments.arrow_schema(self.schema)
+        arrow = checks.arrow_schema(self.schema)
         if all(isinstance(field.dataType, _PLAIN) for field in self.schema):
             return self._spark.createDataFrame(pa.Table.from_batches([row_codec.from_bytes(rows, arrow)]), self.schema)
         table = pa.table({PAYLOAD: pa.array(rows, pa.binary())})
@@ -323,6 +323,6 @@ def _nullable(frame: DataFrame, column: str) -> DataFrame:
             F.col(name)
             if field.nullable or field.name == column
             else F.expr(f"if({name} IS NULL, NULL, {name})").alias(field.name, metadata=field.metadata)
-            for field, name in ((field, arguments.quoted(field.name)) for field in frame.schema)
+            for field, name in ((field, sql.quoted(field.name)) for field in frame.schema)
         )
     )

@@ -19,9 +19,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from acker_redis.client.backoff import BACKOFF_BASE_SECS, Backoff
 from acker_redis.errors import AckerError, BadConfigError
 from acker_redis.model import keys
+from acker_redis.outages import BACKOFF_BASE_SECS, Backoff
 from acker_redis.spark.runtime.file_systems import scheme_of
 from acker_redis.spark.streaming.folder import Folder
 from acker_redis.spark.streaming.kept_letters import KeptLetter, letters_in, to_bytes

@@ -20,11 +20,11 @@ from pyspark.sql import functions as F
 from acker_redis.acker import Acker, app_of
 from acker_redis.errors import AckerError, BadConfigError, ClosedError, ServerUnavailableError, StoppedError
 from acker_redis.model.arrays import Int64Array
-from acker_redis.spark.emission.evidence import OperatorEvidence
+from acker_redis.spark import sql
 from acker_redis.spark.emission.messages import MESSAGE_ID, Places, read_ids, read_places, with_message_ids
+from acker_redis.spark.emission.operator_health import OperatorHealth
 from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
 from acker_redis.spark.proof.blame import line_of
-from acker_redis.spark.protocol import arguments
 from acker_redis.spark.runs.options import StreamSettings
 from acker_redis.spark.runtime.jobs import described, inherited
 from acker_redis.spark.runtime.sessions import is_connect
@@ -116,9 +116,7 @@ class TrackedQuery:
         max_open = min(
             options.max_parked + 1, options.max_spout_pending or options.max_parked + 1
         )  # then a micro-batch waits
-        self._evidence = OperatorEvidence(
-            everything_counts=not options.stop_if_all_fail, goes_on=True, max_open=max_open
-        )
+        self._health = OperatorHealth(everything_counts=not options.stop_if_all_fail, goes_on=True, max_open=max_open)
         self._without_ids = RowsWithoutIds(
             acker, dead_letter_bytes=options.dead_letter_bytes, stop_if_all_fail=options.stop_if_all_fail
         )
@@ -291,7 +289,7 @@ class TrackedQuery:
                     "which offsets they hold back. Start without kafka_group, and drain() them first."
                 )
         self._spout.add(np.array(fresh, np.int64))
-        self._evidence.add_parked(snapshot.attempts.message_ids.tolist())
+        self._health.add_parked(snapshot.attempts.message_ids.tolist())
         self._rows.stream = self._rows.stream or snapshot.stream
         if snapshot.stream != self._rows.stream and len(snapshot.attempts):
             self._has_other_columns = True
@@ -363,7 +361,7 @@ class TrackedQuery:
                 self._without_ids.check(column, len(ids), without)
                 if without:
                     self._note_corrupt(self._without_ids.write_letters(frame, column, self._spout))
-                    frame = frame.where(F.col(arguments.quoted(column)).isNotNull())
+                    frame = frame.where(F.col(sql.quoted(column)).isNotNull())
         self._reads.note_size(len(ids))
         if self._group is not None:
             self._check_ranges(self._group, batch_id, places)
@@ -535,7 +533,7 @@ class TrackedQuery:
 
     def _runner(self, column: str) -> EmissionRunner:
         return EmissionRunner(
-            self._spout, self._pipeline, column, self._evidence, self._url, self._options.emit_timeout_secs
+            self._spout, self._pipeline, column, self._health, self._url, self._options.emit_timeout_secs
         )
 
     # -- calls of the spout

@@ -10,12 +10,12 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType
 
 from acker_redis.acker import Acker
-from acker_redis.client.backoff import Outages
 from acker_redis.errors import OperatorBrokenError
 from acker_redis.model.xxhash64 import hash_longs
-from acker_redis.spark.emission.evidence import MANY_FAILED
+from acker_redis.outages import Outages
+from acker_redis.spark import sql
 from acker_redis.spark.emission.messages import PAYLOAD, as_json
-from acker_redis.spark.protocol import arguments
+from acker_redis.spark.emission.operator_health import MANY_FAILED
 from acker_redis.spark.protocol.message_json import TO_JSON
 from acker_redis.spark.sources.file_formats import CORRUPT
 from acker_redis.spark.worker.failures import REASON_CHARS
@@ -75,7 +75,7 @@ class RowsWithoutIds:
         Raises:
             ServerUnavailableError: the server was unavailable for too long.
         """
-        without = frame.where(F.col(arguments.quoted(column)).isNull())
+        without = frame.where(F.col(sql.quoted(column)).isNull())
         row, text = F.to_json(F.struct("*"), TO_JSON), _text(frame)
         table = without.select(
             F.xxhash64(row).alias(_HASH), as_json(self._longest).alias(PAYLOAD), text.alias(_TEXT)

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from acker_redis.client.backoff import is_outage
 from acker_redis.errors import RowFailedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.blocks import Blocks, roots_of
+from acker_redis.outages import is_outage
 from acker_redis.spark.protocol import shares
 
 OnError: TypeAlias = Literal["fail", "raise"]

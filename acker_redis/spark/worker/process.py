@@ -9,9 +9,9 @@ from pyspark import TaskContext
 from redis.retry import Retry
 
 from acker_redis.acker import Acker
-from acker_redis.client.backoff import Backoff
 from acker_redis.errors import AckerError, AppNotFoundError, ConnectionLostError, LedgerLostError
 from acker_redis.model.config import AckerConfig
+from acker_redis.outages import Backoff
 
 _LOST_TRIES = 20
 """A worker creates no shard. The driver recovers one that lost its data; it checks ten times a second."""

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from acker_redis.client.backoff import is_outage, text_of
 from acker_redis.errors import RowFailedError
+from acker_redis.outages import is_outage, text_of
 from acker_redis.storm.components.component import Component, Rule
 from acker_redis.storm.core.tuples import PENDING, Tuple
 from acker_redis.storm.definition.specs import ComponentKind

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from acker_redis.errors import BadConfigError, InvalidTopologyError
-from acker_redis.spark.protocol.arguments import arrow_schema
+from acker_redis.spark.checks import arrow_schema
 from acker_redis.spark.protocol.columns import is_own
 from acker_redis.storm.components.instances import make_instance
 from acker_redis.storm.components.spout import FeederSpout

@@ -11,13 +11,13 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from acker_redis.client.backoff import is_outage
 from acker_redis.errors import BadConfigError, BadTupleError, InvalidTopologyError, NotExactError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
+from acker_redis.outages import is_outage
+from acker_redis.spark import checks, sql
 from acker_redis.spark.emission.corrupt_records import check_corrupt_records, has_corrupt_records, reason_in_sql
 from acker_redis.spark.emission.messages import RunMessages, among, id_of, with_message_ids
-from acker_redis.spark.protocol import arguments
 from acker_redis.spark.runs.options import check_dead_letter_bytes, message_ids
 from acker_redis.spark.runtime.jobs import described
 from acker_redis.spark.runtime.sessions import is_connect
@@ -94,7 +94,7 @@ class FrameSource(ABC):
                 "it with the session that you pass to run."
             )
         self._check(spout, is_tracking=is_tracking)
-        arguments.check_column_names(spout.frame.columns, name)
+        checks.check_column_names(spout.frame.columns, name)
         check_corrupt_records(spout.frame)
         self._columns = spout.frame.columns
         is_marked = has_corrupt_records(spout.frame)
@@ -167,7 +167,7 @@ class FrameSource(ABC):
             id_of(column).alias("_acker_id"),
             F.col(_ROOT),
             F.expr(self._reason).alias(_REASON),
-            *(F.col(arguments.quoted(name)) for name in self._columns),
+            *(F.col(sql.quoted(name)) for name in self._columns),
         )
         return TurnRows(self.task, rows, Read(len(of_turn), int(roots.sum(dtype=np.uint64))))
 

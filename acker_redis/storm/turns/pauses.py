@@ -3,8 +3,8 @@
 import logging
 import time
 
-from acker_redis.client.backoff import Backoff
 from acker_redis.errors import OutageError
+from acker_redis.outages import Backoff
 from acker_redis.spark.proof.blame import line_of
 
 log = logging.getLogger("acker_redis.storm")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 
 from acker_redis.storm.turns.engine import Emitted, TurnEngine
-from acker_redis.storm.turns.search import BoltEvidence
+from acker_redis.storm.turns.search import BoltHealth
 
 
 class Refusals:
@@ -18,9 +18,9 @@ class Refusals:
     The other messages of their turn go out again first, alone. Their turn shows whether the bolt works.
     """
 
-    def __init__(self, engine: TurnEngine, evidence: BoltEvidence, has_held: Callable[[str], bool]) -> None:
+    def __init__(self, engine: TurnEngine, health: BoltHealth, has_held: Callable[[str], bool]) -> None:
         """Begin without messages. `has_held` returns True if batches or windows of a bolt have held tuples over a turn."""
-        self._engine, self._evidence, self._has_held = engine, evidence, has_held
+        self._engine, self._health, self._has_held = engine, health, has_held
         self._refused: dict[int, tuple[str, str]] = {}
         self._is_last = False
         self._others: list[Emitted] = []
@@ -69,7 +69,7 @@ class Refusals:
         for root, (bolt, reason) in refused.items():
             if not self._has_held(bolt):
                 failed[bolt, reason, False, False].append(root)
-        verdict = self._evidence.judge(
+        verdict = self._health.judge(
             [],
             {key: np.array(roots, np.uint64).view(np.int64) for key, roots in failed.items()},
             {},

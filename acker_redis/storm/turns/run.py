@@ -56,7 +56,7 @@ from acker_redis.storm.turns.plan import Plan, levels_of, make_plan
 from acker_redis.storm.turns.refusals import Refusals
 from acker_redis.storm.turns.rows import MAX_BYTES
 from acker_redis.storm.turns.run_state import RunState, RunTurn, check_state
-from acker_redis.storm.turns.search import BoltEvidence, TurnSearch
+from acker_redis.storm.turns.search import BoltHealth, TurnSearch
 from acker_redis.storm.turns.sources import frame_sources
 from acker_redis.storm.turns.ticks import Ticks
 
@@ -101,7 +101,7 @@ class TurnService(Service):
         self._number = 0
         self._search = TurnSearch()
         self._ticks = Ticks(plan)
-        self._evidence = BoltEvidence(everything_counts=not turn_settings.stop_if_all_fail)
+        self._health = BoltHealth(everything_counts=not turn_settings.stop_if_all_fail)
         self._again: list[Emitted] = []
         self._alone: deque[tuple[Any, Any]] = deque()
         self._was_alone = False
@@ -109,7 +109,7 @@ class TurnService(Service):
         self._pauses = Pauses()
         self._engine: TurnEngine
         self._keeper = Keeper(acker, self._engine)
-        self._refusals = Refusals(self._engine, self._evidence, self._ticks.has_held)
+        self._refusals = Refusals(self._engine, self._health, self._ticks.has_held)
 
     def _make_engine(self, graph: Graph, acker: Acker, spout_id: int) -> Engine:  # noqa: ARG002  # the plan has it
         return TurnEngine(self._plan, acker, self._sources, run_id=self.run_id, spout_id=spout_id)
@@ -307,7 +307,7 @@ class TurnService(Service):
                 if message is not None:
                     message.last_component = component
                     message.retry = message.retry and retry
-        verdict = self._evidence.judge(
+        verdict = self._health.judge(
             engine.messages, failed, report.worked(), engine.message_of, is_last=engine.is_last
         )
         if verdict.broken is not None:

@@ -1,6 +1,6 @@
 """What broken turns and failed tuples say: which message to blame, and which bolts work.
 
-The search for a message that breaks turns, and the evidence of which bolts work, are those of tracked DataFrames.
+The search for a message that breaks turns, and the judgement of which bolts work, are those of tracked DataFrames.
 """
 
 import time
@@ -11,8 +11,8 @@ import numpy as np
 
 from acker_redis.errors import JobFailedError
 from acker_redis.model.arrays import Int64Array
-from acker_redis.spark.emission.evidence import OperatorEvidence, Verdict
-from acker_redis.spark.proof.metrics import Processed
+from acker_redis.spark.emission.operator_health import OperatorHealth, Verdict
+from acker_redis.spark.proof.meters import Processed
 from acker_redis.spark.worker.failures import Failure, Reason
 from acker_redis.spout.in_flight import Attempts, Emission
 from acker_redis.spout.poison_search import PARTS, PoisonSearch
@@ -113,11 +113,11 @@ class TurnSearch:
         self._under_way = []
 
 
-class BoltEvidence:
+class BoltHealth:
     """Which bolts of a run have processed messages, and which failures count."""
 
     def __init__(self, *, everything_counts: bool) -> None:
-        self._evidence = OperatorEvidence(everything_counts=everything_counts)
+        self._health = OperatorHealth(everything_counts=everything_counts)
         self._known: set[str] = set()
 
     def judge(
@@ -129,7 +129,7 @@ class BoltEvidence:
         *,
         is_last: bool,
     ) -> Verdict:
-        """Decide which failures of a turn count; see `OperatorEvidence.judge`.
+        """Decide which failures of a turn count; see `OperatorHealth.judge`.
 
         Args:
             messages: messages of the turn.
@@ -157,7 +157,7 @@ class BoltEvidence:
             if len(of)
         ]
         emission = Emission(0, numbers, np.zeros(len(numbers), np.int64), roots)
-        return self._evidence.judge(emission, failures, processed, is_last=is_last)
+        return self._health.judge(emission, failures, processed, is_last=is_last)
 
 
 def _of_earlier_turns(

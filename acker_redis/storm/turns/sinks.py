@@ -7,9 +7,9 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
+from acker_redis.spark.checks import arrow_schema
 from acker_redis.spark.proof.equation import Equation, with_equation
 from acker_redis.spark.proof.proof import Proof
-from acker_redis.spark.protocol.arguments import arrow_schema
 from acker_redis.spark.protocol.columns import ROOTS, SHARE
 from acker_redis.spark.protocol.shares import MASK, total
 from acker_redis.spark.runtime.frames import map_in_arrow, read_rows, select

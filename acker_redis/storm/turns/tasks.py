@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator
 from hashlib import blake2b
 from typing import Any
 
-from acker_redis.client.backoff import is_outage
 from acker_redis.errors import AckerError, InvalidTopologyError, PipelineError
+from acker_redis.outages import is_outage
 from acker_redis.storm.components.bolt import Bolt
 from acker_redis.storm.components.component import PREFIX
 from acker_redis.storm.components.holding import HoldingBolt

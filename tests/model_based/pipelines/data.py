@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from acker_redis.spark.protocol.arguments import arrow_schema
+from acker_redis.spark.checks import arrow_schema
 
 Row = dict[str, Any]
 """A row by column name. `path` says how it was derived from which messages, and tells nearly all rows apart."""

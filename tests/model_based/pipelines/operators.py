@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from acker_redis import RowFailedError
 from acker_redis.spark import FlatMapOutput, Tracker
-from acker_redis.spark.protocol.arguments import arrow_schema
+from acker_redis.spark.checks import arrow_schema
 from tests.model_based.pipelines.data import COLUMNS, Data, Row
 from tests.model_based.pipelines.faults import Away, Fault
 from tests.support.spark.versions import COUNTS_ONCE

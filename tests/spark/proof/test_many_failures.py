@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 from acker_redis import RowFailedError
 from acker_redis.spark import Tracker
 from acker_redis.spark.operators import rows as operators
-from acker_redis.spark.proof import metrics, proof
+from acker_redis.spark.proof import meters, proof
 from acker_redis.spark.runtime.collected import collected_bytes_per_task
 from tests.support.spark.cases import IDS, MakeCase
 
@@ -91,7 +91,7 @@ def test_a_million_failed_rows_fit(case: MakeCase, monkeypatch: pytest.MonkeyPat
 
 def test_failures_of_all_tasks_together_have_a_limit(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task may report all of its rows, but not all tasks may."""
-    monkeypatch.setattr(metrics, "MOST_FAILURE_BYTES", 400)
+    monkeypatch.setattr(meters, "MOST_FAILURE_BYTES", 400)
     run = case(n=640, partitions=8)
     ended = run.done(lambda t, m: t.write(t.flat_map(m, refuse_odd, IDS), run.append()))
     assert ended.acked == set(range(0, 640, 2))
@@ -101,7 +101,7 @@ def test_failures_of_all_tasks_together_have_a_limit(case: MakeCase, monkeypatch
 
 
 def test_failed_roots_of_sql_have_a_limit(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "MOST_FAILED_ROOTS", 30)
+    monkeypatch.setattr(meters, "MOST_FAILED_ROOTS", 30)
     run = case(n=100)
     ended = run.done(lambda t, m: t.write(t.fail_where(m, "id % 2 = 1", "odd", retry=False), run.append()))
     assert ended.acked == set(range(0, 100, 2))
@@ -114,13 +114,13 @@ def test_texts_of_many_rows_of_one_message_have_a_limit(case: MakeCase, monkeypa
     monkeypatch.setattr(operators, "MAX_TEXTS", 10)
     run = case(n=1)
     found: list[int] = []
-    read = metrics.read_failed
+    read = meters.read_failed
 
-    def noted(meters: metrics.Metrics, meter: str, operator: str, *, retry: bool) -> metrics.Removed | None:
-        found.append(meters[meter]["texts"].count(",") + 1)
-        return read(meters, meter, operator, retry=retry)
+    def noted(sums: meters.Metrics, meter: str, operator: str, *, retry: bool) -> meters.Removed | None:
+        found.append(sums[meter]["texts"].count(",") + 1)
+        return read(sums, meter, operator, retry=retry)
 
-    monkeypatch.setattr(metrics, "read_failed", noted)
+    monkeypatch.setattr(meters, "read_failed", noted)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         rows = tracker.explode(messages, "transform(sequence(1, 50), n -> struct(id, n))")
@@ -140,7 +140,7 @@ def test_many_reasons_in_sql_keep_a_part_of_the_texts(case: MakeCase, monkeypatc
     assert texts.keys() == set(range(30))
     named = {id for id, text in texts.items() if text == f"bad {id}"}
     assert 1 <= len(named) < 25
-    assert {text for id, text in texts.items() if id not in named} == {metrics.OTHER_TEXTS}
+    assert {text for id, text in texts.items() if id not in named} == {meters.OTHER_TEXTS}
 
 
 def test_reason_of_sql_is_cut_and_may_be_null_or_odd(case: MakeCase) -> None:

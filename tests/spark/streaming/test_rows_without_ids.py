@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from acker_redis import Acker, OperatorBrokenError
 from acker_redis.spark import TrackedBatches, Tracker
-from acker_redis.spark.emission.evidence import MANY_FAILED
+from acker_redis.spark.emission.operator_health import MANY_FAILED
 from acker_redis.spark.streaming.rows_without_ids import RowsWithoutIds
 from acker_redis.testing import fake_acker
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import (
 )
 
 from acker_redis import BadConfigError
-from acker_redis.spark.protocol import arguments
+from acker_redis.spark import checks
 from acker_redis.spark.streaming.schema_changes import SchemaChange
 from acker_redis.spark.worker import row_codec
 
@@ -34,11 +34,11 @@ def refitted(
     old: StructType, new: StructType, row: dict[str, Any], *, change: SchemaChange = ANY_CASE
 ) -> dict[str, Any]:
     """Through their bytes, as they are parked."""
-    (payload,) = row_codec.to_bytes(pa.array([row], pa.struct(list(arguments.arrow_schema(old)))), 1 << 31)
+    (payload,) = row_codec.to_bytes(pa.array([row], pa.struct(list(checks.arrow_schema(old)))), 1 << 31)
     found = change.converter(old, new)
     assert payload is not None
     payload = payload if found is None else row_codec.refit(payload, found)
-    (made,) = row_codec.from_bytes([payload], arguments.arrow_schema(new)).to_pylist()
+    (made,) = row_codec.from_bytes([payload], checks.arrow_schema(new)).to_pylist()
     return made  # type: ignore[no-any-return]
 
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from acker_redis import Acker, AckerConfig, AckerError, BadConfigError, DeadLetter, RetryPolicy
 from acker_redis.spark import MessageIds, TrackedBatches, Tracker
-from acker_redis.spark.emission.evidence import MANY_FAILED
+from acker_redis.spark.emission.operator_health import MANY_FAILED
 from acker_redis.spark.runs import callbacks
 from acker_redis.spark.streaming.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.parked_rows import ParkedRows

@@ -21,7 +21,7 @@ from acker_redis.storm.turns.plan import make_plan
 from acker_redis.storm.turns.refusals import Refusals
 from acker_redis.storm.turns.rows import LAST_CALLER, edges_of_tuples, unpack
 from acker_redis.storm.turns.run import TurnService
-from acker_redis.storm.turns.search import BoltEvidence
+from acker_redis.storm.turns.search import BoltHealth
 from acker_redis.storm.turns.steps import LevelReport
 from acker_redis.testing import fake_acker
 from tests.storm.turns.batch_parts import Sums
@@ -39,9 +39,9 @@ class Turns:
     """Turns of an engine whose tuples are held by the bolt `a`."""
 
     def __init__(self, engine: TurnEngine, *, stop_if_all_fail: bool = True) -> None:
-        self.engine, self.evidence = engine, BoltEvidence(everything_counts=not stop_if_all_fail)
+        self.engine, self.health = engine, BoltHealth(everything_counts=not stop_if_all_fail)
         self.held = set[str]()
-        self.refusals = Refusals(engine, self.evidence, self.held.__contains__)
+        self.refusals = Refusals(engine, self.health, self.held.__contains__)
 
     def emit(self, count: int, history: History | None = None) -> list[int]:
         """Emit messages, or one of them again. Returns their roots."""
@@ -57,7 +57,7 @@ class Turns:
         self.refusals.note(self.refusals.pending_of(refused), is_last=is_last)
 
     def show_that_it_works(self) -> None:
-        self.evidence.judge([], {}, {"a": {0}}, self.engine.message_of, is_last=False)
+        self.health.judge([], {}, {"a": {0}}, self.engine.message_of, is_last=False)
 
     def failed(self, roots: list[int]) -> list[bool]:
         """Whether each message has failed for good."""

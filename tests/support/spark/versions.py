@@ -29,7 +29,7 @@ TRIED_ON_ALL = (
     "tests/spark/proof/test_many_failures.py::test_many_reasons",
     "tests/spark/proof/test_many_failures.py::test_reason_of_sql",
     "tests/spark/proof/test_many_failures.py::test_unreported",
-    "tests/spark/proof/test_metrics.py",
+    "tests/spark/proof/test_meters.py",
     "tests/spark/proof/test_range_partitioning.py",
     "tests/spark/protocol/",
     "tests/spark/runs/test_outages.py",

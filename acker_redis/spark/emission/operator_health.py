@@ -1,4 +1,4 @@
-"""Evidence of which operators work in a run, to tell a bad message from a broken operator.
+"""Judge which operators work in a run, to tell a bad message from a broken operator.
 
 `row.order` in place of `row["order"]` fails every message. So an undeclared exception counts as an attempt only once its
 operator has processed a row of another message. If many messages fail in an operator that has processed none, the operator
@@ -15,7 +15,7 @@ import numpy as np
 from acker_redis.errors import AckerError, OperatorBrokenError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.emission.corrupt_records import READ_FILES
-from acker_redis.spark.proof.metrics import Processed
+from acker_redis.spark.proof.meters import Processed
 from acker_redis.spark.worker.failures import Failure, Reason
 from acker_redis.spout.in_flight import Emission, Mask
 
@@ -53,7 +53,7 @@ class Verdict(NamedTuple):
     working: Sequence[str] = ()
 
 
-class OperatorEvidence:
+class OperatorHealth:
     """Track which operators of a run have processed messages, and which have only failed."""
 
     def __init__(

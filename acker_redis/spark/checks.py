@@ -14,10 +14,8 @@ from acker_redis.acker import Acker
 from acker_redis.errors import BadConfigError, PipelineError
 from acker_redis.model import keys
 from acker_redis.spark.protocol.columns import TRACKING, is_own
+from acker_redis.spark.sql import quoted
 from acker_redis.spout.retry import RetryPolicy
-
-_SPECIAL = ("'", "\\", "${")
-"""What a literal of Spark's SQL may not hold, whatever the session's settings are."""
 
 _SCHEMA_OPTIONS = inspect.signature(to_arrow_schema).parameters
 
@@ -26,22 +24,6 @@ def check_operator_name(name: str) -> None:
     """Check an operator's name, which also names a component in Redis."""
     if not keys.is_name(name):
         raise PipelineError(f"name={name!r} can't name an operator. Use 1 to 100 characters.")
-
-
-def quoted(column: str) -> str:
-    """Quote a column's name for a Spark expression, so that dots and backticks are part of the name."""
-    return "`" + column.replace("`", "``") + "`"
-
-
-def literal(text: str) -> str:
-    """Quote a text for Spark's SQL.
-
-    Settings decide what a backslash means in a literal, and whether a variable in it is replaced. So such a text is written
-    as bytes.
-    """
-    if any(special in text for special in _SPECIAL):
-        return f"cast(X'{text.encode().hex()}' AS string)"
-    return f"'{text}'"
 
 
 def check_column_names(columns: Iterable[str], name: str, allowed: Container[str | None] = ()) -> None:

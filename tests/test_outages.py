@@ -6,7 +6,7 @@ import pytest
 from redis.backoff import NoBackoff
 
 from acker_redis import ConnectionLostError, NotExactError, OperatorBrokenError, OutageError
-from acker_redis.client.backoff import OUTAGE_TRIES, Backoff, Outages, describes_outage, is_outage
+from acker_redis.outages import OUTAGE_TRIES, Backoff, Outages, describes_outage, is_outage
 
 
 def test_pauses_stay_below_the_cap_however_long_an_outage_is() -> None:
@@ -19,7 +19,7 @@ def test_pauses_stay_below_the_cap_however_long_an_outage_is() -> None:
 def test_gone_server_is_tried_to_the_limit_and_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("acker_redis.client.backoff.Backoff", lambda **options: NoBackoff())
+    monkeypatch.setattr("acker_redis.outages.Backoff", lambda **options: NoBackoff())
     tries: list[int] = []
 
     def gone() -> None:

@@ -5,8 +5,8 @@ import pytest
 
 from acker_redis import OperatorBrokenError
 from acker_redis.model.arrays import Int64Array
-from acker_redis.spark.emission.evidence import MANY_FAILED, OperatorEvidence, Verdict
-from acker_redis.spark.proof.metrics import Processed
+from acker_redis.spark.emission.operator_health import MANY_FAILED, OperatorHealth, Verdict
+from acker_redis.spark.proof.meters import Processed
 from acker_redis.spark.worker.failures import Failure, Reason, failure_of
 from acker_redis.spout.in_flight import Emission
 
@@ -34,111 +34,111 @@ def exempt(of: Emission, verdict: Verdict) -> list[int]:
 
 
 @pytest.fixture
-def evidence() -> OperatorEvidence:
-    return OperatorEvidence(everything_counts=False)
+def health() -> OperatorHealth:
+    return OperatorHealth(everything_counts=False)
 
 
-def test_failures_before_any_processed_row_are_exempt(evidence: OperatorEvidence) -> None:
+def test_failures_before_any_processed_row_are_exempt(health: OperatorHealth) -> None:
     one = emission(*range(100))
-    assert exempt(one, evidence.judge(one, [failure(one, 3, 5)], {}, is_last=False)) == [3, 5]
+    assert exempt(one, health.judge(one, [failure(one, 3, 5)], {}, is_last=False)) == [3, 5]
 
 
-def test_failures_count_once_other_messages_were_processed(evidence: OperatorEvidence) -> None:
+def test_failures_count_once_other_messages_were_processed(health: OperatorHealth) -> None:
     one, two = emission(*range(100)), emission(3, 5, 200, number=1)
-    assert exempt(one, evidence.judge(one, [failure(one, 3, 5)], processed(one, 7, 90), is_last=False)) == []
-    assert exempt(two, evidence.judge(two, [failure(two, 3, 5)], {}, is_last=False)) == []
+    assert exempt(one, health.judge(one, [failure(one, 3, 5)], processed(one, 7, 90), is_last=False)) == []
+    assert exempt(two, health.judge(two, [failure(two, 3, 5)], {}, is_last=False)) == []
     other = failure(two, 3, operator="enrich")
-    assert exempt(two, evidence.judge(two, [other], {}, is_last=False)) == [3], "of an operator each"
+    assert exempt(two, health.judge(two, [other], {}, is_last=False)) == [3], "of an operator each"
 
 
-def test_processed_rows_of_the_failed_message_are_no_evidence(evidence: OperatorEvidence) -> None:
+def test_processed_rows_of_the_failed_message_are_no_evidence(health: OperatorHealth) -> None:
     one, two = emission(3, 5), emission(3, 5, number=1)
-    assert exempt(one, evidence.judge(one, [failure(one, 3, 5)], processed(one, 3), is_last=False)) == [3]
-    assert exempt(two, evidence.judge(two, [failure(two, 3, 5)], processed(two, 3), is_last=False)) == [3]
-    assert exempt(two, evidence.judge(two, [failure(two, 3, 5)], processed(two, 5), is_last=False)) == []
+    assert exempt(one, health.judge(one, [failure(one, 3, 5)], processed(one, 3), is_last=False)) == [3]
+    assert exempt(two, health.judge(two, [failure(two, 3, 5)], processed(two, 3), is_last=False)) == [3]
+    assert exempt(two, health.judge(two, [failure(two, 3, 5)], processed(two, 5), is_last=False)) == []
 
 
-def test_processed_rows_without_roots_count_as_evidence(evidence: OperatorEvidence) -> None:
+def test_processed_rows_without_roots_count_as_evidence(health: OperatorHealth) -> None:
     one = emission(3, 5)
-    assert exempt(one, evidence.judge(one, [failure(one, 3)], processed(one), is_last=False)) == []
+    assert exempt(one, health.judge(one, [failure(one, 3)], processed(one), is_last=False)) == []
 
 
-def test_declared_failures_count_without_evidence(evidence: OperatorEvidence) -> None:
+def test_declared_failures_count_without_evidence(health: OperatorHealth) -> None:
     one = emission(*range(100))
     both = [failure(one, 3, 5), failure(one, 5, 6, reason=DECLARED)]
-    assert exempt(one, evidence.judge(one, both, {}, is_last=False)) == [3]
+    assert exempt(one, health.judge(one, both, {}, is_last=False)) == [3]
 
 
 @pytest.mark.parametrize("is_last", [False, True])
-def test_many_failures_without_processed_rows_end_the_run(evidence: OperatorEvidence, is_last: bool) -> None:
+def test_many_failures_without_processed_rows_end_the_run(health: OperatorHealth, is_last: bool) -> None:
     one = emission(*range(100))
-    verdict = evidence.judge(one, [failure(one, *range(MANY_FAILED))], {}, is_last=is_last)
+    verdict = health.judge(one, [failure(one, *range(MANY_FAILED))], {}, is_last=is_last)
     assert verdict.exempt.tolist() == one.roots.tolist()
     assert isinstance(verdict.broken, OperatorBrokenError)
     for said in ("20 messages failed in 'split'", "has not processed any message", TYPO.text, "stop_if_all_fail=False"):
         assert said in str(verdict.broken)
 
 
-def test_failed_messages_are_counted_once_over_emissions(evidence: OperatorEvidence) -> None:
+def test_failed_messages_are_counted_once_over_emissions(health: OperatorHealth) -> None:
     for number in range(3):
         one = emission(*range(15), number=number)
-        assert evidence.judge(one, [failure(one, *range(15))], {}, is_last=False).broken is None
+        assert health.judge(one, [failure(one, *range(15))], {}, is_last=False).broken is None
     two = emission(*range(15, 20), number=3)
-    assert evidence.judge(two, [failure(two, *range(15, 20))], {}, is_last=False).broken is not None
+    assert health.judge(two, [failure(two, *range(15, 20))], {}, is_last=False).broken is not None
 
 
-def test_few_failures_count_in_the_last_emission(evidence: OperatorEvidence) -> None:
+def test_few_failures_count_in_the_last_emission(health: OperatorHealth) -> None:
     one = emission(*range(100))
-    assert exempt(one, evidence.judge(one, [failure(one, 3)], {}, is_last=True)) == []
+    assert exempt(one, health.judge(one, [failure(one, 3)], {}, is_last=True)) == []
 
 
 def test_few_failures_of_a_stream_stay_exempt() -> None:
     one = emission(*range(100))
-    evidence = OperatorEvidence(everything_counts=False, goes_on=True)
-    assert exempt(one, evidence.judge(one, [failure(one, 3)], {}, is_last=True)) == [3]
+    health = OperatorHealth(everything_counts=False, goes_on=True)
+    assert exempt(one, health.judge(one, [failure(one, 3)], {}, is_last=True)) == [3]
 
 
 def test_limit_of_failures_is_lower_with_few_open_messages() -> None:
     one = emission(*range(10))
-    evidence = OperatorEvidence(everything_counts=False, goes_on=True, max_open=10)
-    assert evidence.judge(one, [failure(one, *range(10))], {}, is_last=True).broken is not None
+    health = OperatorHealth(everything_counts=False, goes_on=True, max_open=10)
+    assert health.judge(one, [failure(one, *range(10))], {}, is_last=True).broken is not None
 
 
 def test_all_failures_count_with_everything_counts() -> None:
     one = emission(*range(100))
-    verdict = OperatorEvidence(everything_counts=True).judge(one, [failure(one, *range(100))], {}, is_last=False)
+    verdict = OperatorHealth(everything_counts=True).judge(one, [failure(one, *range(100))], {}, is_last=False)
     assert exempt(one, verdict) == []
 
 
-def test_processed_roots_of_no_message_are_ignored(evidence: OperatorEvidence) -> None:
+def test_processed_roots_of_no_message_are_ignored(health: OperatorHealth) -> None:
     none: Int64Array = np.array([], np.int64)
-    assert evidence.judge(Emission(0, none, none, none), [], processed(emission(1), 1), is_last=True).broken is None
+    assert health.judge(Emission(0, none, none, none), [], processed(emission(1), 1), is_last=True).broken is None
 
 
 def test_messages_parked_by_an_earlier_start_do_not_end_the_run() -> None:
     parked, fresh = emission(*range(40)), emission(*range(100, 100 + MANY_FAILED))
-    evidence = OperatorEvidence(everything_counts=False, goes_on=True, max_open=100)
-    evidence.add_parked(list(range(40)))
-    verdict = evidence.judge(parked, [failure(parked, *range(40))], {}, is_last=True)
+    health = OperatorHealth(everything_counts=False, goes_on=True, max_open=100)
+    health.add_parked(list(range(40)))
+    verdict = health.judge(parked, [failure(parked, *range(40))], {}, is_last=True)
     assert verdict.broken is None
     assert exempt(parked, verdict) == list(range(40))
-    broken = evidence.judge(fresh, [failure(fresh, *range(100, 100 + MANY_FAILED))], {}, is_last=False)
+    broken = health.judge(fresh, [failure(fresh, *range(100, 100 + MANY_FAILED))], {}, is_last=False)
     assert broken.broken is not None, "all others fail, too"
 
 
 def test_parked_messages_that_leave_no_room_for_others_end_the_run() -> None:
     parked = emission(*range(40))
-    evidence = OperatorEvidence(everything_counts=False, goes_on=True, max_open=40)
-    evidence.add_parked(list(range(40)))
-    assert evidence.judge(parked, [failure(parked, *range(40))], {}, is_last=True).broken is not None
+    health = OperatorHealth(everything_counts=False, goes_on=True, max_open=40)
+    health.add_parked(list(range(40)))
+    assert health.judge(parked, [failure(parked, *range(40))], {}, is_last=True).broken is not None
 
 
 @pytest.fixture
-def of_run() -> OperatorEvidence:
-    return OperatorEvidence(everything_counts=False, completes_others=True)
+def of_run() -> OperatorHealth:
+    return OperatorHealth(everything_counts=False, completes_others=True)
 
 
-def test_broken_operator_of_a_run_that_has_written_is_a_broken_branch(of_run: OperatorEvidence) -> None:
+def test_broken_operator_of_a_run_that_has_written_is_a_broken_branch(of_run: OperatorHealth) -> None:
     one = emission(*range(100))
     verdict = of_run.judge(one, [failure(one, 3), failure(one, *range(30))], {}, is_last=True, has_written=True)
     assert exempt(one, verdict) == list(range(30))
@@ -147,18 +147,18 @@ def test_broken_operator_of_a_run_that_has_written_is_a_broken_branch(of_run: Op
     assert "completed other messages first" in str(branch.error)
 
 
-def test_broken_operator_without_a_written_row_ends_the_run(of_run: OperatorEvidence) -> None:
+def test_broken_operator_without_a_written_row_ends_the_run(of_run: OperatorHealth) -> None:
     one = emission(*range(100))
     assert of_run.judge(one, [failure(one, *range(30))], {}, is_last=False).broken is not None
 
 
-def test_rows_written_in_an_earlier_emission_leave_a_broken_branch(of_run: OperatorEvidence) -> None:
+def test_rows_written_in_an_earlier_emission_leave_a_broken_branch(of_run: OperatorHealth) -> None:
     one, two = emission(1), emission(*range(10, 40), number=1)
     of_run.judge(one, [], {}, is_last=False, has_written=True)
     assert of_run.judge(two, [failure(two, *range(10, 40))], {}, is_last=False).broken is None
 
 
-def test_broken_branch_works_once_its_operator_has_processed_a_message(of_run: OperatorEvidence) -> None:
+def test_broken_branch_works_once_its_operator_has_processed_a_message(of_run: OperatorHealth) -> None:
     one, two = emission(*range(30)), emission(*range(30, 40), number=1)
     of_run.judge(one, [failure(one, *range(30))], {}, is_last=False, has_written=True)
     verdict = of_run.judge(two, [failure(two, 31)], processed(two, 35, 36), is_last=False)
@@ -166,7 +166,7 @@ def test_broken_branch_works_once_its_operator_has_processed_a_message(of_run: O
     assert of_run.judge(two, [], processed(two, 35), is_last=False).working == []
 
 
-def test_declared_failures_of_a_broken_branch_count(of_run: OperatorEvidence) -> None:
+def test_declared_failures_of_a_broken_branch_count(of_run: OperatorHealth) -> None:
     one = emission(*range(30))
     both = [failure(one, *range(30)), failure(one, 5, reason=DECLARED, operator="check")]
     verdict = of_run.judge(one, both, {}, is_last=False, has_written=True)

@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from acker_redis.spark import Tracker
-from acker_redis.spark.proof import metrics
+from acker_redis.spark.proof import meters
 from acker_redis.spark.protocol.columns import FAILED, FAILURE, OUT, ROOTS, SHARE, STAYS
 from tests.support.spark.cases import MakeCase
 from tests.support.spark.versions import SPARK
@@ -22,7 +22,7 @@ def test_each_meter_is_found_in_the_text_of_all_metrics() -> None:
     names = ["acker:a", "acker:b, c -> [", "acker:\x02\x03", "acker:none"]
     two, three = text_of(rows=2), text_of(rows=3)
     text = f"Map(acker:a -> [1,null], mine -> [1,a,null], acker:b, c -> [ -> [{two}], acker:\x02\x03 -> [{three}])"
-    assert dict(metrics.in_text(text, names)) == {
+    assert dict(meters.in_text(text, names)) == {
         names[0]: {"low": 1, "high": None},
         names[1]: {"rows": 2},
         names[2]: {"rows": 3},
@@ -30,12 +30,12 @@ def test_each_meter_is_found_in_the_text_of_all_metrics() -> None:
 
 
 def test_meter_of_a_removed_stage_is_missing() -> None:
-    assert dict(metrics.in_text("Map(acker:a -> [])", ["acker:a"])) == {}
+    assert dict(meters.in_text("Map(acker:a -> [])", ["acker:a"])) == {}
 
 
 def test_text_in_a_sum_ends_no_meter() -> None:
     sums = {"failures": 'a "quoted" \x02 reason \x03 with\nbreaks'}
-    assert dict(metrics.in_text(f"Map(acker:a -> [{text_of(**sums)}])", ["acker:a"])) == {"acker:a": sums}
+    assert dict(meters.in_text(f"Map(acker:a -> [{text_of(**sums)}])", ["acker:a"])) == {"acker:a": sums}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_text_in_a_sum_ends_no_meter() -> None:
 )
 def test_metrics_of_the_user_are_no_meters(foreign: str) -> None:
     text = f"Map(x -> [{foreign}], acker:a -> [{text_of(rows=1)}], y -> [{foreign}])"
-    assert dict(metrics.in_text(text, ["acker:a"])) == {"acker:a": {"rows": 1}}
+    assert dict(meters.in_text(text, ["acker:a"])) == {"acker:a": {"rows": 1}}
 
 
 @pytest.mark.spark
@@ -115,13 +115,13 @@ def test_meters_are_read_whatever_the_settings_of_a_session(spark: Any, case: Ma
 @pytest.mark.classic("a client of Spark Connect can't evaluate a server's metrics")
 def test_sums_of_failed_rows_are_evaluated_by_several_threads(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server of Spark Connect does so. Spark 4.0 has one row for the results of all, so they may be wrong there."""
-    monkeypatch.setattr(metrics, "is_connect", lambda session: True)
+    monkeypatch.setattr(meters, "is_connect", lambda session: True)
     rows = spark.range(2000).selectExpr(
         "id", f"id AS {SHARE}", f"array(id + 1) AS {ROOTS}", "concat('reason ', id % 40) AS reason",
         f"IF(id % 2 = 0, {FAILED}, {STAYS}) AS {OUT}", f"format_string('[%d]', id) AS {FAILURE}",
     )  # fmt: skip
-    in_sql = metrics.meter_failed(rows, "id % 2 = 0", "reason", "acker:sql", texts="true", most_texts=100)
-    both = metrics.meter_removed_in_python(in_sql, "acker:python", rows="1")
+    in_sql = meters.meter_failed(rows, "id % 2 = 0", "reason", "acker:sql", texts="true", most_texts=100)
+    both = meters.meter_removed_in_python(in_sql, "acker:python", rows="1")
     execution = both._jdf.queryExecution()
     assert execution.toRdd().count() == 2000
     with ThreadPoolExecutor(8) as pool:
@@ -143,13 +143,13 @@ def test_failed_rows_whose_sums_contradict_each_other_are_unknown(wrong: dict[st
         "failed_low": 3, "failed_high": 0, "failed_rows": 2, "rootless": 0, "stayed": 0, "roots": 2,
         "failed": "7:1,7:2", "texts": "7:6F6F",
     }  # fmt: skip
-    read = metrics.read_failed({"m": sums}, "m", "op", retry=True)
+    read = meters.read_failed({"m": sums}, "m", "op", retry=True)
     assert read is not None and [reason.text for reason in read.failures[0].reasons] == ["oo"]
-    assert metrics.read_failed({"m": {**sums, **wrong}}, "m", "op", retry=True) is None
+    assert meters.read_failed({"m": {**sums, **wrong}}, "m", "op", retry=True) is None
 
 
 @pytest.mark.parametrize("failures", ["{", "7", "{}"])
 def test_failed_rows_of_python_whose_text_is_garbled_are_unknown(failures: str) -> None:
     counts = dict.fromkeys(("low", "high", "rows", "failed_low", "failed_high", "stayed", "first_root", "last_root"))
     sums = {**counts, "failed_rows": 1, "failures": failures}
-    assert metrics.read_removed_in_python({"m": sums}, "m", "op") is None
+    assert meters.read_removed_in_python({"m": sums}, "m", "op") is None
