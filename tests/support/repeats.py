@@ -53,7 +53,8 @@ REPEATS = {
         "errorifexists-<lambda>5-fail", "errorifexists-<lambda>6-fail",
     ),
     "tests/spark/sources/test_files.py::test_every_value_is_exact_or_its_line_corrupt": ("Asia/Tokyo",),
-    "tests/spark/streaming/test_parking_location.py::test_parking_deleted_during_a_batch_is_recreated_complete": ("2",),
+    "tests/spark/streaming/parking/test_parking_location.py"
+    "::test_parking_deleted_during_a_batch_is_recreated_complete": ("2",),
     "tests/spark/streaming/test_stream_outages.py::test_redis_killed_under_a_stream_loses_no_message": ("appendonly",),
     "tests/spark/test_tracker_invariants.py::test_outer_join_completes": ("left", "right"),
     "tests/spark/test_tracker_invariants.py::test_stored_rows_with_failed_writes_are_exact_or_refused": (

@@ -27,7 +27,7 @@ from acker_redis.spark.runs.options import GroupSettings
 from acker_redis.spark.streaming.completed_offsets import CompletedOffsets
 from acker_redis.spark.streaming.kafka_ranges import Gap, gap_of, read_ends, read_ranges
 from acker_redis.spark.streaming.kept_letters import KeptLetter
-from acker_redis.spark.streaming.parking_location import ParkingLocation, ParkingOutageError
+from acker_redis.spark.streaming.parking.parking_location import ParkingLocation, ParkingOutageError
 from acker_redis.spout.spout import Spout
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.store.kafka_letters import KafkaLetters, letter_of_lost

@@ -8,7 +8,7 @@ import numpy as np
 
 from acker_redis.kafka.log_ends import Partition
 from acker_redis.model.arrays import Int64Array
-from acker_redis.spark.streaming.folder import Folder
+from acker_redis.spark.streaming.parking.folder import Folder
 
 
 class Ranges(NamedTuple):

@@ -33,13 +33,13 @@ from acker_redis.spark.streaming.batch_reads import BatchReads
 from acker_redis.spark.streaming.batch_session import BatchSession
 from acker_redis.spark.streaming.completed_offsets import CompletedOffsets
 from acker_redis.spark.streaming.group_offsets import GroupOffsets
-from acker_redis.spark.streaming.parked_messages import ParkedMessages
-from acker_redis.spark.streaming.parked_rows import ParkedRows
-from acker_redis.spark.streaming.parking_location import ParkingLocation
+from acker_redis.spark.streaming.parking.parked_messages import ParkedMessages
+from acker_redis.spark.streaming.parking.parked_rows import ParkedRows
+from acker_redis.spark.streaming.parking.parking_location import ParkingLocation
+from acker_redis.spark.streaming.parking.snapshot import Snapshot
+from acker_redis.spark.streaming.parking.snapshot_writer import SnapshotWriter
 from acker_redis.spark.streaming.query_states import QueryState, QueryStates
 from acker_redis.spark.streaming.rows_without_ids import RowsWithoutIds
-from acker_redis.spark.streaming.snapshot import Snapshot
-from acker_redis.spark.streaming.snapshot_writer import SnapshotWriter
 from acker_redis.spark.streaming.spark_queries import SparkQueries
 from acker_redis.spark.streaming.stream_status import StreamStatus
 from acker_redis.spout.in_flight import Emission

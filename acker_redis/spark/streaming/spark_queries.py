@@ -10,7 +10,7 @@ from acker_redis.spark.runtime.file_systems import file_system, uri_of_hadoop
 from acker_redis.spark.runtime.jvm import java_static
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.streaming.batch_reads import is_repeatable
-from acker_redis.spark.streaming.folder import Folder
+from acker_redis.spark.streaming.parking.folder import Folder
 
 _QUERY, _RUN = "sql.streaming.queryId", "spark.jobGroup.id"
 """Properties that Spark sets in a query's thread: the query id, which survives restarts, and the id of this start."""

@@ -18,7 +18,7 @@ from acker_redis.spark.emission.runner import Pipeline
 from acker_redis.spark.runs.callbacks import with_retries
 from acker_redis.spark.runs.options import MessageIds, StreamSettings, group_settings, message_ids, run_settings
 from acker_redis.spark.runtime.sessions import is_connect
-from acker_redis.spark.streaming.parking_location import ParkingLocation
+from acker_redis.spark.streaming.parking.parking_location import ParkingLocation
 from acker_redis.spark.streaming.query import LOOK_SECS, TrackedQuery
 from acker_redis.spark.streaming.spark_queries import spark_queries
 from acker_redis.spark.streaming.stream_status import StreamStatus, from_json, to_json

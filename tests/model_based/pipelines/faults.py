@@ -12,6 +12,9 @@ from pyspark import TaskContext
 Kind = Literal["raise", "kill", "lose-shuffle-files"]
 KINDS: tuple[Kind, ...] = ("raise", "kill", "lose-shuffle-files")
 
+MOST_LOSSES = 2
+"""Most emissions that lose shuffle files. A run ends once three in a row can't be proven, and each has other partitions."""
+
 
 class OnPurposeError(Exception):
     """A task that fails."""
@@ -24,16 +27,19 @@ class Fault:
     kind: Kind
     number: int
 
-    def strike(self, path: str | None, marks: str, local: str) -> None:
+    def strike(self, emission: int, path: str | None, marks: str, local: str) -> None:
         """Do it, if this row is one to do it at.
 
         Args:
+            emission: number of the emission.
             path: of the row.
             marks: folder that remembers where it has struck.
             local: folder of Spark's shuffle files.
         """
         context = TaskContext.get()
         if context is None or zlib.crc32(f"{self.number}:{path}".encode()) % 4:
+            return
+        if self.kind == "lose-shuffle-files" and not self._may_lose(emission, Path(marks)):
             return
         try:
             (Path(marks) / f"{self.kind}-{self.number}-{context.partitionId()}").touch(exist_ok=False)
@@ -45,6 +51,20 @@ class Fault:
             for file in Path(local).rglob("shuffle_*"):
                 file.unlink(missing_ok=True)
         raise OnPurposeError(f"{self.kind} at {path}")
+
+    @staticmethod
+    def _may_lose(emission: int, marks: Path) -> bool:
+        """Whether this emission is one of the first that get here."""
+        for place in range(MOST_LOSSES):
+            mark = marks / f"losing-{place}"
+            try:
+                with mark.open("x") as file:
+                    file.write(str(emission))
+                return True
+            except FileExistsError:
+                if mark.read_text() == str(emission):
+                    return True
+        return False
 
 
 @dataclass(frozen=True)

@@ -209,7 +209,7 @@ class _RowByRow:
 
     def __call__(self, row: Row) -> list[Row]:
         if self.flat_map.fault is not None:
-            self.flat_map.fault.strike(row["path"], self.marks, self.local)
+            self.flat_map.fault.strike(self.emission, row["path"], self.marks, self.local)
         if self.flat_map.away is not None:
             self.flat_map.away.ask(self.emission, row["path"])
         return children_of(row, self.flat_map.salt, self.flat_map.fails)
@@ -229,7 +229,7 @@ class _Vectorised:
         failed: dict[int, str] = {}
         for number, row in enumerate(batch.to_pylist()):
             if self.flat_map.fault is not None:
-                self.flat_map.fault.strike(row["path"], self.marks, self.local)
+                self.flat_map.fault.strike(self.emission, row["path"], self.marks, self.local)
             if self.flat_map.away is not None:
                 self.flat_map.away.ask(self.emission, row["path"])
             try:

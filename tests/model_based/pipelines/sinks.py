@@ -93,7 +93,7 @@ class _WritePartition:
             paths = batch.column("path").to_pylist()
             for path in paths:
                 if self.sink.fault is not None:
-                    self.sink.fault.strike(path, self.marks, self.local)
+                    self.sink.fault.strike(self.emission, path, self.marks, self.local)
                 if self.sink.away is not None:
                     self.sink.away.ask(self.emission, path)
                 if self.sink.refuses and zlib.crc32((path or "").encode()) % self.sink.refuses == 0:

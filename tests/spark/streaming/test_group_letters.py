@@ -22,7 +22,7 @@ from acker_redis.spark.runs.options import GroupSettings
 from acker_redis.spark.streaming import group_offsets
 from acker_redis.spark.streaming.completed_offsets import CompletedOffsets
 from acker_redis.spark.streaming.group_offsets import GroupOffsets
-from acker_redis.spark.streaming.parking_location import ParkingLocation, ParkingOutageError
+from acker_redis.spark.streaming.parking.parking_location import ParkingLocation, ParkingOutageError
 from acker_redis.spark.streaming.query import TrackedQuery
 from acker_redis.spout.spout import Spout
 from acker_redis.store import kafka_letters

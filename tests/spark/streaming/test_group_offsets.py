@@ -21,7 +21,7 @@ from acker_redis.spark.emission.messages import Places
 from acker_redis.spark.runs.options import GroupSettings
 from acker_redis.spark.streaming.completed_offsets import CompletedOffsets
 from acker_redis.spark.streaming.group_offsets import GroupOffsets
-from acker_redis.spark.streaming.parking_location import ParkingLocation
+from acker_redis.spark.streaming.parking.parking_location import ParkingLocation
 from acker_redis.spark.streaming.query import TrackedQuery
 from acker_redis.spark.streaming.query_states import QueryState, QueryStates
 from acker_redis.spout.spout import Spout

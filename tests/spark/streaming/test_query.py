@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from acker_redis.spark.streaming import query as module
-from acker_redis.spark.streaming.parked_messages import ParkedMessages
+from acker_redis.spark.streaming.parking.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.query import TrackedQuery
 from acker_redis.spark.streaming.query_states import QueryStates
 from acker_redis.spark.streaming.tracked_batches import TrackedBatches

@@ -25,9 +25,9 @@ from acker_redis import Acker, AckerConfig, AckerError, BadConfigError, DeadLett
 from acker_redis.spark import MessageIds, TrackedBatches, Tracker
 from acker_redis.spark.emission.operator_health import MANY_FAILED
 from acker_redis.spark.runs import callbacks
-from acker_redis.spark.streaming.parked_messages import ParkedMessages
-from acker_redis.spark.streaming.parked_rows import ParkedRows
-from acker_redis.spark.streaming.parking_location import ParkingLocation
+from acker_redis.spark.streaming.parking.parked_messages import ParkedMessages
+from acker_redis.spark.streaming.parking.parked_rows import ParkedRows
+from acker_redis.spark.streaming.parking.parking_location import ParkingLocation
 from acker_redis.spout.state import SpoutState
 from acker_redis.testing import wait_until
 

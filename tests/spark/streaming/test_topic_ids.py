@@ -8,8 +8,8 @@ from pyspark.sql.types import StructType
 
 from acker_redis import BadConfigError, RetryPolicy
 from acker_redis.spark.streaming.kept_letters import KeptLetter
-from acker_redis.spark.streaming.parked_messages import ParkedMessages
-from acker_redis.spark.streaming.parking_location import ParkingLocation, ParkingLocationDeletedError
+from acker_redis.spark.streaming.parking.parked_messages import ParkedMessages
+from acker_redis.spark.streaming.parking.parking_location import ParkingLocation, ParkingLocationDeletedError
 from acker_redis.spout.state import SpoutState
 from acker_redis.store.dead_letter import DeadLetter
 

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from acker_redis import Acker, AckerConfig, RetryPolicy
 from acker_redis.spark import TrackedBatches, Tracker
-from acker_redis.spark.streaming.parking_location import ParkingLocation
+from acker_redis.spark.streaming.parking.parking_location import ParkingLocation
 from tests.support.spark.cluster import session
 
 CONFIG = AckerConfig(app="parking", shards=2, message_timeout_secs=4)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from acker_redis.spark.streaming.folder import Folder
+from acker_redis.spark.streaming.parking.folder import Folder
 from tests.support.object_store import ObjectStore, object_store
 
 

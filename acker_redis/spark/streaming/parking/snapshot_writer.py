@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from acker_redis.acker import Acker
 from acker_redis.errors import AckerError
-from acker_redis.spark.streaming.parked_messages import ParkedMessages
-from acker_redis.spark.streaming.parking_location import ParkingLocation, ParkingOutage, ParkingOutageError
-from acker_redis.spark.streaming.snapshot import Snapshot
+from acker_redis.spark.streaming.parking.parked_messages import ParkedMessages
+from acker_redis.spark.streaming.parking.parking_location import ParkingLocation, ParkingOutage, ParkingOutageError
+from acker_redis.spark.streaming.parking.snapshot import Snapshot
 from acker_redis.store.dead_letter import DeadLetter
 
 log = logging.getLogger("acker_redis.spark")

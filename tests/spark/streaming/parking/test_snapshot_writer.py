@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql.types import StructType
 
 from acker_redis import RetryPolicy, ServerUnavailableError
-from acker_redis.spark.streaming.parked_messages import ParkedMessages
-from acker_redis.spark.streaming.parking_location import ParkingOutageError
-from acker_redis.spark.streaming.snapshot import ParkedRow, Snapshot
-from acker_redis.spark.streaming.snapshot_writer import SAVE_SECS, SnapshotWriter
+from acker_redis.spark.streaming.parking.parked_messages import ParkedMessages
+from acker_redis.spark.streaming.parking.parking_location import ParkingOutageError
+from acker_redis.spark.streaming.parking.snapshot import ParkedRow, Snapshot
+from acker_redis.spark.streaming.parking.snapshot_writer import SAVE_SECS, SnapshotWriter
 from acker_redis.spout.state import SpoutState
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import fake_acker

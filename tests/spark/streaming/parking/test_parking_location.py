@@ -18,12 +18,12 @@ from pyspark.sql.types import StructType
 from acker_redis import Acker, BadConfigError, RetryPolicy, ServerOutOfMemoryError
 from acker_redis.acker import app_of
 from acker_redis.spark import Tracker
-from acker_redis.spark.streaming.parking_location import (
+from acker_redis.spark.streaming.parking.parking_location import (
     ParkingLocation,
     ParkingLocationDeletedError,
     ParkingOutageError,
 )
-from acker_redis.spark.streaming.snapshot import Snapshot
+from acker_redis.spark.streaming.parking.snapshot import Snapshot
 from acker_redis.spout.in_flight import Attempts
 from acker_redis.testing import wait_until
 from tests.spark.streaming.test_streams import (
@@ -370,7 +370,7 @@ def test_full_parking_disk_is_waited_for(
     go_on(spark, acker, tmp_path)
     give(tmp_path, [2, 17])
     monkeypatch.setattr(
-        "acker_redis.spark.streaming.folder.Folder._remove_draft", lambda folder, name: None
+        "acker_redis.spark.streaming.parking.folder.Folder._remove_draft", lambda folder, name: None
     )  # the disk stays full until the link is gone
     with handler_of(acker, tmp_path, retry=RetryPolicy(max_attempts=50)) as handler:
         link = fill(tmp_path, name)
@@ -389,9 +389,9 @@ def test_parking_disk_staying_full_ends_the_query_without_loss(
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
     give(tmp_path, [2, 17])
-    monkeypatch.setattr("acker_redis.spark.streaming.parking_location._OUTAGE_TIMEOUT_SECS", 1.0)
+    monkeypatch.setattr("acker_redis.spark.streaming.parking.parking_location._OUTAGE_TIMEOUT_SECS", 1.0)
     monkeypatch.setattr(
-        "acker_redis.spark.streaming.folder.Folder._remove_draft", lambda folder, name: None
+        "acker_redis.spark.streaming.parking.folder.Folder._remove_draft", lambda folder, name: None
     )  # the link stays
     link = fill(tmp_path, "0000000001-000001.parquet")
     with pytest.raises(StreamingQueryException, match=r"could not be saved for \d+ s\. Nothing is lost.*No space left"):
@@ -408,7 +408,7 @@ def test_stopped_query_does_not_wait_for_a_full_parking_disk(
     give(tmp_path, [1, 7])
     go_on(spark, acker, tmp_path)
     give(tmp_path, [2, 17])
-    monkeypatch.setattr("acker_redis.spark.streaming.folder.Folder._remove_draft", lambda folder, name: None)
+    monkeypatch.setattr("acker_redis.spark.streaming.parking.folder.Folder._remove_draft", lambda folder, name: None)
     with handler_of(acker, tmp_path) as handler:
         link = fill(tmp_path, "0000000001-000001.parquet")
         query = start(spark, tmp_path, handler)

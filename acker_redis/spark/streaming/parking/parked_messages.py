@@ -8,7 +8,7 @@ import numpy as np
 from pyspark.sql.types import StructType
 
 from acker_redis.model.arrays import Int64Array
-from acker_redis.spark.streaming.snapshot import ParkedRow, Snapshot
+from acker_redis.spark.streaming.parking.snapshot import ParkedRow, Snapshot
 from acker_redis.spout.state import Cause, SpoutState
 
 QUEUED: Cause = ("queued", None)

@@ -23,9 +23,9 @@ from acker_redis.errors import AckerError, BadConfigError
 from acker_redis.model import keys
 from acker_redis.outages import BACKOFF_BASE_SECS, Backoff
 from acker_redis.spark.runtime.file_systems import scheme_of
-from acker_redis.spark.streaming.folder import Folder
 from acker_redis.spark.streaming.kept_letters import KeptLetter, letters_in, to_bytes
-from acker_redis.spark.streaming.snapshot import VERSION, Snapshot, from_parquet, to_parquet
+from acker_redis.spark.streaming.parking.folder import Folder
+from acker_redis.spark.streaming.parking.snapshot import VERSION, Snapshot, from_parquet, to_parquet
 
 log = logging.getLogger("acker_redis.spark")
 

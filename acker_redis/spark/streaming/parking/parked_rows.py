@@ -30,9 +30,9 @@ from acker_redis.outages import is_outage
 from acker_redis.spark import checks, sql
 from acker_redis.spark.emission.messages import PAYLOAD, Places, among, as_json, from_json, id_of, read_places
 from acker_redis.spark.emission.place_columns import place_columns
-from acker_redis.spark.streaming.parked_messages import ParkedMessages
-from acker_redis.spark.streaming.schema_changes import SchemaChange
-from acker_redis.spark.streaming.snapshot import ParkedRow, Snapshot
+from acker_redis.spark.streaming.parking.parked_messages import ParkedMessages
+from acker_redis.spark.streaming.parking.schema_changes import SchemaChange
+from acker_redis.spark.streaming.parking.snapshot import ParkedRow, Snapshot
 from acker_redis.spark.worker import row_codec
 from acker_redis.spout.in_flight import Emission
 from acker_redis.store.dead_letter import DeadLetter

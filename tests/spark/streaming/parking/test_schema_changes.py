@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 
 from acker_redis import BadConfigError
 from acker_redis.spark import checks
-from acker_redis.spark.streaming.schema_changes import SchemaChange
+from acker_redis.spark.streaming.parking.schema_changes import SchemaChange
 from acker_redis.spark.worker import row_codec
 
 INT, TEXT = IntegerType(), StringType()
