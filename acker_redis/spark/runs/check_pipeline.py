@@ -98,7 +98,7 @@ def check_pipeline(
         messages: one row per message.
         pipeline: function of a tracker and tracked messages.
         rows: number of rows to try, from the beginning of `messages`.
-        ids: name of the message id column, or `MessageIds.offsets(...)`, whose progress is not changed. None: ids are
+        ids: name of the message id column, or `MessageIds.offsets(...)`, whose offset file is not changed. None: ids are
             derived from the columns `file` and `row` of `read_files`.
         output: output mode of the run, `by_message` or `whole`.
 

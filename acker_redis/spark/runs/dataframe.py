@@ -106,7 +106,7 @@ def run_tracked(
             is made of all acked messages and replaces the previous one, so sinks overwrite. Nothing is written before
             every frame of an emission is computed and proven without a failure. Failed messages are retried alone until
             each succeeds or is a dead letter, then the whole is written. If there were messages and all are dead letters,
-            or more than `max_dead_letters`, nothing is written. `whole` can't be combined with progress of offsets,
+            or more than `max_dead_letters`, nothing is written. `whole` can't be combined with an `offset_file`,
             `max_spout_pending`, export, or a `replay` from elsewhere than the source.
         max_dead_letters: largest number of dead letters with which an output `whole` is written, as an int; or their share
             of all messages, as a float from 0.0 to below 1.0. The run ends with `NotAcceptedError` once there are more.
@@ -123,7 +123,7 @@ def run_tracked(
             or has a new letter, so running again after a crash is safe. Only letters of this `spout_id` that exist at the
             start count, and their ids must belong to the same messages as in the run that wrote them. Letters stay if
             `messages` lacks their message, if a spout was asked to replay them, if they are `unwritten`, or if they have a
-            `place`. `RunResult.letters_left` counts them. It can't be combined with output `whole` or progress of offsets.
+            `place`. `RunResult.letters_left` counts them. It can't be combined with output `whole` or an `offset_file`.
             None: all messages are run.
         max_spout_pending: limit on messages in flight. None: no limit.
         emit_timeout_secs: time after which the jobs of an emission are cancelled, in seconds. The emission is then retried
@@ -192,7 +192,7 @@ def run_dataframe(
     first emission may begin before the ids are read, which pays if they are a range.
     """
     started = time.monotonic()
-    acker, offsets, letter_bytes = settings.acker, ids.progress, settings.dead_letter_bytes
+    acker, offsets, letter_bytes = settings.acker, ids.offset_file, settings.dead_letter_bytes
     check_messages(messages)
     check_output(output)
     check_max_dead_letters(max_dead_letters, output)
@@ -296,7 +296,7 @@ def _check_whole(ids: MessageIds, replay: ReplayFrom, settings: RunSettings) -> 
         BadConfigError: such a setting is used.
     """
     given = {
-        "progress of offsets": ids.progress is not None,
+        "an offset_file": ids.offset_file is not None,
         "max_spout_pending": settings.max_spout_pending is not None,
         "ReplayFrom.redis": replay.max_bytes > 0,
         "ReplayFrom.fetch": replay.max_bytes == 0 and replay.fetch_messages is not None,

@@ -16,7 +16,7 @@ def may_learn_ids(messages: DataFrame, settings: RunSettings, ids: MessageIds, r
     session = messages.sparkSession
     return (
         ids.id_column is not None
-        and ids.progress is None
+        and ids.offset_file is None
         and replay == ReplayFrom.source()
         and settings.max_spout_pending is None
         and not is_connect(session)

@@ -30,13 +30,13 @@ class MessageIds:
         id_column: name of an integer column with message ids; None: ids are derived from partition and offset.
         partition: name of a string column.
         offset: name of an integer column.
-        progress: file of completed offsets; None: progress is not kept.
+        offset_file: file of completed offsets; None: they are not kept.
     """
 
     id_column: str | None
     partition: str
     offset: str
-    progress: OffsetFile | None
+    offset_file: OffsetFile | None
 
     @classmethod
     def column(cls, name: str) -> Self:
@@ -55,35 +55,35 @@ class MessageIds:
         return cls(_column_name("MessageIds.column: name", name), FILE, ROW, None)
 
     @classmethod
-    def offsets(cls, partition: str = FILE, offset: str = ROW, *, progress: OffsetFile | None = None) -> Self:
+    def offsets(cls, partition: str = FILE, offset: str = ROW, *, offset_file: OffsetFile | None = None) -> Self:
         """Derive ids from partition and offset, in a new column `message_id`.
 
         Rows of `read_files` have both columns. So have rows of Spark's source of Kafka, with the columns `topic`, `partition`
         and `offset`: there the partition is made of topic and number, as in `orders/0`.
 
-            ids = MessageIds.offsets("topic_partition", "offset", progress=OffsetFile("progress.json"))
+            ids = MessageIds.offsets("topic_partition", "offset", offset_file=OffsetFile("progress.json"))
             run_tracked(messages, pipeline, acker=acker, ids=ids)
 
         Args:
             partition: name of a string column.
             offset: name of an integer column that counts within a partition.
-            progress: file of completed offsets. A restarted run skips completed messages and repeats the rest under new
+            offset_file: file of completed offsets. A restarted run skips completed messages and repeats the rest under new
                 roots. The run opens the file for the acker's app and these columns, and closes it at the end.
 
         Raises:
-            BadConfigError: a name is not a string or is empty, or `progress` is not an `OffsetFile`.
+            BadConfigError: a name is not a string or is empty, or `offset_file` is not an `OffsetFile`.
 
         >>> MessageIds.offsets("topic_partition", "offset").partition
         'topic_partition'
         """
         _column_name("MessageIds.offsets: partition", partition)
         _column_name("MessageIds.offsets: offset", offset)
-        if progress is not None and not isinstance(progress, OffsetFile):
+        if offset_file is not None and not isinstance(offset_file, OffsetFile):
             raise BadConfigError(
-                f"MessageIds.offsets: progress={progress!r} is not an OffsetFile. Pass one, such as "
+                f"MessageIds.offsets: offset_file={offset_file!r} is not an OffsetFile. Pass one, such as "
                 'OffsetFile("progress.json").'
             )
-        return cls(None, partition, offset, progress)
+        return cls(None, partition, offset, offset_file)
 
 
 @dataclass(frozen=True)
@@ -367,7 +367,7 @@ def check_only_dead_letters(wanted: object, output: str, ids: MessageIds) -> Non
     """Check the option `only_dead_letters`.
 
     Raises:
-        BadConfigError: it is neither None nor a filter with a run id, or can't be combined with the output or the progress.
+        BadConfigError: it is neither None nor a filter with a run id, or can't be combined with the output or the offset file.
     """
     if wanted is None:
         return
@@ -386,10 +386,10 @@ def check_only_dead_letters(wanted: object, output: str, ids: MessageIds) -> Non
             'only_dead_letters can\'t be combined with output="whole". The rows of these messages alone would replace the '
             'whole output. Run all messages, or use output="by_message".'
         )
-    if ids.progress is not None:
+    if ids.offset_file is not None:
         raise BadConfigError(
-            "only_dead_letters can't be combined with progress of offsets. An OffsetFile has dead letters as done, so the run "
-            "would skip them. Omit progress."
+            "only_dead_letters can't be combined with an offset_file. It has dead letters as done, so the run "
+            "would skip them. Omit offset_file."
         )
 
 
@@ -405,7 +405,7 @@ def message_ids(call: str, ids: object) -> MessageIds:
         return ids
     if isinstance(ids, str):
         return MessageIds.column(ids)
-    hint = "Pass the file as MessageIds.offsets(progress=...)." if isinstance(ids, OffsetFile) else ""
+    hint = "Pass the file as MessageIds.offsets(offset_file=...)." if isinstance(ids, OffsetFile) else ""
     raise BadConfigError(
         f"{call}: ids={ids!r} is not a source of message ids. "
         + (hint or 'Pass the name of a column, such as "order", or MessageIds.offsets("file", "row").')

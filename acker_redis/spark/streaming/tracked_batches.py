@@ -86,7 +86,7 @@ class TrackedBatches:
             checkpoint_location: path or URI of the query's option `checkpointLocation`, which is read. Needed with Spark
                 Connect. None: Spark's own word for it is used, which pyarrow may not understand.
             ids: name of an integer column with message ids, where rows without one become dead letters; or
-                `MessageIds.offsets(...)`, without progress, which is in Spark's checkpoint. None: ids are derived from the
+                `MessageIds.offsets(...)`, without `offset_file`. None: ids are derived from the
                 columns `file` and `row`, or from Kafka's `topic`, `partition` and `offset`.
             retry: policy for emitting again; see `RetryPolicy`. Messages that kill their workers while no other message
                 succeeds are parked. Their attempts don't count until some message succeeds.
@@ -137,10 +137,10 @@ class TrackedBatches:
             dead_letter_bytes=dead_letter_bytes, on_messages_done=on_messages_done,
         )  # fmt: skip
         checked_ids = message_ids("TrackedBatches", ids)
-        if checked_ids.progress is not None:
+        if checked_ids.offset_file is not None:
             raise BadConfigError(
-                "TrackedBatches: ids have a progress file, but the checkpoint keeps the progress of a stream. Use "
-                "MessageIds.offsets() without progress."
+                "TrackedBatches: ids have an offset_file, but the checkpoint keeps the progress of a stream. Use "
+                "MessageIds.offsets() without offset_file."
             )
         if not isinstance(parking_location, str) or not parking_location:
             raise BadConfigError(

@@ -53,7 +53,7 @@ class BatchSpout(DataFrameSpout):
             stream: DataFrame of a stream, one row per message, such as `spark.readStream.format("kafka").load()`.
             checkpoint_location: path or URI of the query's option `checkpointLocation`. Use it for this spout only.
             ids: name of an integer column with message ids, not null and distinct within a micro-batch; or
-                `MessageIds.offsets(...)`, without progress, which is in Spark's checkpoint. None: ids are derived from the
+                `MessageIds.offsets(...)`, without `offset_file`. None: ids are derived from the
                 columns `file` and `row`.
             trigger: arguments of `DataStreamWriter.trigger`, such as `{"availableNow": True}`, with which the run ends once
                 all that is there was processed. None: a micro-batch begins as soon as the last one is done.

@@ -77,10 +77,10 @@ class BatchSource(FrameSource):
                 f"The BatchSpout {self.name!r} needs ackers, but {settings.ACKER_EXECUTORS} is 0, so that nothing tells when "
                 "a batch is done. Omit the setting."
             )
-        if self._ids_from.progress is not None:
+        if self._ids_from.offset_file is not None:
             raise BadConfigError(
-                f"The ids of BatchSpout {self.name!r} have a progress file, but the checkpoint keeps the progress of a "
-                "stream. Use MessageIds.offsets() without progress."
+                f"The ids of BatchSpout {self.name!r} have an offset_file, but the checkpoint keeps the progress of a "
+                "stream. Use MessageIds.offsets() without offset_file."
             )
         self._stream, self._checkpoint = spout.frame, spout.checkpoint_location
         self._trigger: dict[str, Any] | None = spout.trigger

@@ -36,10 +36,10 @@ class WholeFrame(FrameSource):
                 f"The DataFrame of spout {self.name!r} is a stream, which can't be read twice. Use BatchSpout, or pass the "
                 "rows of a table or of files."
             )
-        self._offsets = self._ids_from.progress
+        self._offsets = self._ids_from.offset_file
         if self._offsets is not None and not is_tracking:
             raise BadConfigError(
-                f"The ids of spout {self.name!r} have a progress file, but {settings.ACKER_EXECUTORS} is 0, so that nothing "
+                f"The ids of spout {self.name!r} have an offset_file, but {settings.ACKER_EXECUTORS} is 0, so that nothing "
                 "tells which rows are done. Omit one of them."
             )
         level = spout.frame.storageLevel

@@ -52,7 +52,7 @@ def test_schema_with_which_no_record_can_be_read_ends_the_run_without_letters(ru
 
 
 def test_repaired_schema_reads_every_record(run: Case, tmp_path: Path) -> None:
-    ids = MessageIds.offsets(progress=OffsetFile(tmp_path / "offsets.json"))
+    ids = MessageIds.offsets(offset_file=OffsetFile(tmp_path / "offsets.json"))
     path = lines(run, texts(40))
     with pytest.raises(OperatorBrokenError):
         tracked(run, path, WRONG, ids=ids)

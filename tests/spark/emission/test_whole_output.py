@@ -608,7 +608,7 @@ def nothing(ids: list[int]) -> Any:
 @pytest.mark.parametrize(
     "options",
     [
-        {"progress of offsets": "offsets"},
+        {"an offset_file": "offsets"},
         {"max_spout_pending": 5},
         {"ReplayFrom.redis": ReplayFrom.redis(max_bytes=100)},
         {"ReplayFrom.fetch": ReplayFrom.fetch(nothing)},
@@ -619,8 +619,8 @@ def nothing(ids: list[int]) -> Any:
 def test_whole_output_refuses_incompatible_options(case: MakeCase, tmp_path: Path, options: dict[str, Any]) -> None:
     run = case(n=4)
     name, given = next(iter(options.items()))
-    if name == "progress of offsets":
-        options = {"ids": MessageIds.offsets(progress=OffsetFile(tmp_path / "offsets"))}
+    if name == "an offset_file":
+        options = {"ids": MessageIds.offsets(offset_file=OffsetFile(tmp_path / "offsets"))}
     elif isinstance(given, ReplayFrom):
         options = {"replay": given}
     assert name in run.refused(lambda tracker, messages: None, BadConfigError, **{"output": "whole", **options})

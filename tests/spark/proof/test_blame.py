@@ -108,7 +108,7 @@ def test_error_after_a_sink_counts_no_attempt(case: MakeCase) -> None:
 def test_repaired_program_completes_every_message(case: MakeCase, tmp_path: Path, broken: Any) -> None:
     run = case(n=20)
     messages = run.messages.selectExpr("id", "'all' AS file", "id AS row")
-    ids = MessageIds.offsets(progress=OffsetFile(tmp_path / "offsets.json"))
+    ids = MessageIds.offsets(offset_file=OffsetFile(tmp_path / "offsets.json"))
     given: dict[str, Any] = {"ids": ids, "acker": run.acker, "retry": ONCE}
     pipeline = partial(jdbc, "raise") if broken is jdbc else broken
     with pytest.raises(Exception, match=r"mesages|no\.such\.Driver"):

@@ -90,7 +90,7 @@ def test_ids_of_places_select_records_of_files(case: MakeCase, tmp_path: Path) -
         tracker.write(good.drop("_corrupt_record"), run.append())
 
     is_repaired = "false"
-    ids = MessageIds.offsets(progress=OffsetFile(tmp_path / "offsets.json"))
+    ids = MessageIds.offsets(offset_file=OffsetFile(tmp_path / "offsets.json"))
     lines = read_files(run.spark, str(tmp_path / "lines"))
     first = run_tracked(lines, pipeline, acker=run.acker, ids=ids, retry=ONCE)
     assert first.counts.dead_lettered == 1

@@ -50,12 +50,12 @@ def one_spout() -> Spout:
 def test_ids_name_a_column_or_two(ids: Any, expected: tuple[str | None, str, str]) -> None:
     found = message_ids("run_tracked", ids)
     assert (found.id_column, found.partition, found.offset) == expected
-    assert found.progress is None
+    assert found.offset_file is None
 
 
 def test_offsets_may_have_a_file() -> None:
     file = OffsetFile("progress.json")
-    assert message_ids("run_tracked", MessageIds.offsets(progress=file)).progress is file
+    assert message_ids("run_tracked", MessageIds.offsets(offset_file=file)).offset_file is file
 
 
 @pytest.mark.parametrize("wrong", [5, ["order"], True, b"order", MessageIds, OffsetFile("p.json")])
@@ -71,12 +71,12 @@ def test_columns_of_ids_have_names(wrong: Any) -> None:
             make(wrong)
 
 
-def test_progress_is_an_offset_file() -> None:
+def test_offset_file_is_an_offset_file() -> None:
     path: Any = "progress.json"
     with pytest.raises(
-        BadConfigError, match=r"progress='progress.json' is not an OffsetFile\. Pass one, such as OffsetFile"
+        BadConfigError, match=r"offset_file='progress.json' is not an OffsetFile\. Pass one, such as OffsetFile"
     ):
-        MessageIds.offsets(progress=path)
+        MessageIds.offsets(offset_file=path)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_letters_are_selected_by_a_filter(wanted: Any) -> None:
     check_only_dead_letters(wanted, "by_message", MessageIds.offsets())
 
 
-WITH_FILE = MessageIds.offsets(progress=OffsetFile("progress.json"))
+WITH_FILE = MessageIds.offsets(offset_file=OffsetFile("progress.json"))
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_repaired_program_completes_a_small_source(case: MakeCase, tmp_path: Pat
     run = case(n=3)
     messages = run.messages.selectExpr("id", "'all' AS file", "id AS row")
     given: dict[str, Any] = {
-        "ids": MessageIds.offsets(progress=OffsetFile(tmp_path / "offsets.json")), "acker": run.acker, "retry": TWICE,
+        "ids": MessageIds.offsets(offset_file=OffsetFile(tmp_path / "offsets.json")), "acker": run.acker, "retry": TWICE,
     }  # fmt: skip
     with pytest.raises(AckerError, match="no such table"):
         run_tracked(messages, refusing({0, 1, 2}), **given)

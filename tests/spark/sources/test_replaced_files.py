@@ -47,7 +47,7 @@ def run(spark: Any, acker: Acker, tmp_path: Path) -> Callable[..., int]:
         change: Callable[[DataFrame], DataFrame] = lambda frame: frame,
         pipeline: Callable[[Tracker, DataFrame], None] | None = None,
     ) -> int:
-        ids = MessageIds.offsets(progress=OffsetFile(tmp_path / "progress.json", on_replaced=on_replaced))
+        ids = MessageIds.offsets(offset_file=OffsetFile(tmp_path / "progress.json", on_replaced=on_replaced))
         frame = change(read_files(spark, str(tmp_path / "in"), kind, schema))
         result = run_tracked(frame, pipeline or partial(write, tmp_path / "out"), acker=acker, ids=ids)
         return result.counts.acked

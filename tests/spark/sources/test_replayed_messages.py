@@ -157,7 +157,7 @@ def test_corrupt_row_is_a_dead_letter_and_damaged_file_an_error(
     messages = read_files(spark, str(tmp_path / "a.csv"), "csv", "n bigint, value string")
     result = run_tracked(
         messages, partial(save, out), acker=acker, dead_letter_bytes=300, replay=ReplayFrom.redis(max_bytes=300),
-        ids=MessageIds.offsets(progress=OffsetFile(tmp_path / "offsets.json")),
+        ids=MessageIds.offsets(offset_file=OffsetFile(tmp_path / "offsets.json")),
         retry=RetryPolicy(max_attempts=3, first_delay_secs=0),
     )  # fmt: skip
     assert saved(out) == ["x", "z"]
@@ -273,7 +273,7 @@ def test_restarted_run_skips_completed_messages_without_waiting(
     messages = read_files(spark, str(source))
     with pytest.raises(PipelineError, match="on purpose"):
         run_tracked(
-            messages, breaks_down, acker=acker, ids=MessageIds.offsets(progress=OffsetFile(noted)), max_spout_pending=15,
+            messages, breaks_down, acker=acker, ids=MessageIds.offsets(offset_file=OffsetFile(noted)), max_spout_pending=15,
         )  # fmt: skip
     begin = noted_in(noted)
     assert 0 <= begin["a"] <= 7
@@ -282,23 +282,29 @@ def test_restarted_run_skips_completed_messages_without_waiting(
     assert beyond > 0
     first = set(saved(out))
     assert acker.stats().pending == 0
-    result = run_tracked(messages, partial(save, out), acker=acker, ids=MessageIds.offsets(progress=OffsetFile(noted)))
+    result = run_tracked(
+        messages, partial(save, out), acker=acker, ids=MessageIds.offsets(offset_file=OffsetFile(noted))
+    )
     assert result.counts.acked == 60 - sum(begin.values()) - beyond
     assert set(saved(out)) == {f"{name}{n}" for name in "ab" for n in range(30)}
     assert "a7" not in first
     assert noted_in(noted) == {"a": 30, "b": 30}
     assert acker.stats().timed_out == 0
-    again = run_tracked(messages, partial(save, out), acker=acker, ids=MessageIds.offsets(progress=OffsetFile(noted)))
+    again = run_tracked(
+        messages, partial(save, out), acker=acker, ids=MessageIds.offsets(offset_file=OffsetFile(noted))
+    )
     assert again.counts.emitted == 0
     with (
         Acker.connect(url, AckerConfig(app="another")) as another,
         pytest.raises(BadConfigError, match="written for app 'spark', but this run has app 'another'"),
     ):
-        run_tracked(messages, partial(save, out), acker=another, ids=MessageIds.offsets(progress=OffsetFile(noted)))
+        run_tracked(messages, partial(save, out), acker=another, ids=MessageIds.offsets(offset_file=OffsetFile(noted)))
     derived = messages.withColumn("value", F.upper("value")).where("row > 3")
     for inside in (source / "offsets.json", source / "sub" / "offsets.json"):
         with pytest.raises(BadConfigError, match="would be read as a source file"):
-            run_tracked(derived, partial(save, out), acker=acker, ids=MessageIds.offsets(progress=OffsetFile(inside)))
+            run_tracked(
+                derived, partial(save, out), acker=acker, ids=MessageIds.offsets(offset_file=OffsetFile(inside))
+            )
     assert sorted(path.name for path in source.iterdir()) == ["a", "b"]
 
 
@@ -508,7 +514,7 @@ def test_equal_offsets_of_two_topics_are_different_messages(spark: Any, acker: A
     ids = [sorted(row.message_id for row in frame.collect()) for frame in made]
     assert ids[0] == ids[1]
     assert len(set(ids[0])) == 400
-    noted = MessageIds.offsets(progress=OffsetFile(tmp_path / "offsets"))
+    noted = MessageIds.offsets(offset_file=OffsetFile(tmp_path / "offsets"))
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         tracker.write(messages, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")))
@@ -527,7 +533,7 @@ def gives_nothing(ids: list[int]) -> Any:
 
 def test_fetch_and_offset_arguments_are_checked(spark: Any, url: str, acker: Acker, tmp_path: Path) -> None:
     messages = spark.createDataFrame([(1, "x")], "id long, value string")
-    noted = MessageIds.offsets(progress=OffsetFile(tmp_path / "offsets"))
+    noted = MessageIds.offsets(offset_file=OffsetFile(tmp_path / "offsets"))
     with pytest.raises(PipelineError, match=r"without the columns \['value'\]"):
         run_tracked(
             messages, partial(replayed, tmp_path / "marks", tmp_path), acker=acker, ids="id",

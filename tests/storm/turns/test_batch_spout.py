@@ -322,7 +322,7 @@ def test_a_paused_app_holds_the_query(spark: Any, acker: Acker, source: Source) 
 @pytest.mark.parametrize(
     ("options", "config", "text"),
     [
-        ({"ids": MessageIds.offsets("v", "v", progress=OffsetFile("p"))}, {}, "the checkpoint keeps the progress"),
+        ({"ids": MessageIds.offsets("v", "v", offset_file=OffsetFile("p"))}, {}, "the checkpoint keeps the progress"),
         ({"trigger": {"often": True}}, {}, r"The trigger \{'often': True\} of BatchSpout 'spout' is invalid"),
         ({}, {"topology.acker.executors": 0}, "'spout' needs ackers"),
         ({"ids": 7}, {}, "BatchSpout 'spout': ids=7 is not a source"),

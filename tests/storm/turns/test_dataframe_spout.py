@@ -267,7 +267,7 @@ def test_a_run_goes_on_where_the_last_one_noted_its_progress(
                 raise LookupError("stopped")
 
     def topology(heard: Heard, kind: type[Hears], *bolts: Any) -> Any:
-        spout = kind(read_files(spark, str(folder)), heard, ids=MessageIds.offsets(progress=progress))
+        spout = kind(read_files(spark, str(folder)), heard, ids=MessageIds.offsets(offset_file=progress))
         return chain(spout, Does("take_field", 2), *bolts)
 
     first, second = Heard(), Heard()
@@ -286,12 +286,12 @@ def test_a_run_goes_on_where_the_last_one_noted_its_progress(
 def test_a_progress_file_is_for_one_run_outside_of_its_source(run: Any, spark: Any, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\n")
     inside = Hears(
-        read_files(spark, str(tmp_path)), Heard(), ids=MessageIds.offsets(progress=OffsetFile(tmp_path / "progress"))
+        read_files(spark, str(tmp_path)), Heard(), ids=MessageIds.offsets(offset_file=OffsetFile(tmp_path / "progress"))
     )
     with pytest.raises(BadConfigError, match="would be read as a source file"):
         run(chain(inside, Passing))
     progress = OffsetFile(tmp_path / "_progress")
-    spout = Hears(read_files(spark, str(tmp_path)), Heard(), ids=MessageIds.offsets(progress=progress))
+    spout = Hears(read_files(spark, str(tmp_path)), Heard(), ids=MessageIds.offsets(offset_file=progress))
     with (
         OffsetFile(progress.path).open("turns", "file", "row"),
         pytest.raises(BadConfigError, match="in use by another"),

@@ -55,7 +55,7 @@ def topology_of(spark: Any, folder: Path) -> Topology:
     """The topology over the sources in a folder."""
     stream = spark.readStream.schema("v bigint").option("maxFilesPerTrigger", 1).csv(str(folder / "batches"))
     batches = Batches(stream, str(folder / "checkpoint"), ids="v", trigger={"availableNow": True})
-    ids = MessageIds.offsets(progress=OffsetFile(folder / "progress.json"))
+    ids = MessageIds.offsets(offset_file=OffsetFile(folder / "progress.json"))
     lines = Lines(read_files(spark, str(folder / "lines")).select("value", "file", "row", "_corrupt_record"), ids=ids)
     batches.acked, lines.acked = folder / "acked-batches", folder / "acked-lines"
     builder = TopologyBuilder()
