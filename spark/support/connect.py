@@ -20,9 +20,9 @@ START_SECS = 120.0
 _CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
-def command(master: str, name: str) -> list[str]:
-    """Return the command that starts a server with this environment's PySpark."""
-    program = Path(pyspark.__path__[0]) / "bin" / "spark-submit"
+def command(master: str, name: str, package: Path | None = None) -> list[str]:
+    """Return the command that starts a server with this environment's PySpark, or with that in another folder."""
+    program = (package or Path(pyspark.__path__[0])) / "bin" / "spark-submit"
     return [str(program), "--master", master, "--name", name, "--class", _CLASS]
 
 
@@ -92,7 +92,8 @@ class Server:
         process, self._process = self._process, None
         if process is None:
             return
-        os.killpg(process.pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=20)
         _kill_group(process.pid)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from acker_redis.spark import prepare_environment
-from spark.support.connect import Server
+from spark.support.connect import Server, command
 from tests.docs.test_readme import blocks
 from tests.support.environments import create
 from tests.support.servers import IN_CI
@@ -69,7 +69,8 @@ class Remote:
         self.folder = Path(tempfile.mkdtemp(prefix="acker-remote-"))  # pytest's own folders are closed to other users
         prepare_environment()
         environment = self.folder / "venv"
-        site = create(environment, ["pyspark", *packages], python_of_all() if self.user else sys.executable)
+        python = python_of_all() if self.user else sys.executable
+        site = create(environment, ["pyspark", *packages], python, for_all=self.user is not None)
         home = self.folder / "home"
         home.mkdir()
         self.folder.chmod(0o755)
@@ -86,7 +87,10 @@ class Remote:
             "SPARK_PID_DIR": str(home),
             "SPARK_SUBMIT_OPTS": os.environ.get("SPARK_SUBMIT_OPTS", ""),
         }
-        script = ["bash", str(site / "pyspark" / "sbin" / "start-connect-server.sh"), "--master", "local[2,4]"]
+        found = site / "pyspark" / "sbin" / "start-connect-server.sh"
+        script = ["bash", str(found), "--master", "local[2,4]"]
+        if not found.exists():  # such as in the wheel of 4.0
+            script = command("local[2,4]", "remote", site / "pyspark")
         self.server = Server(script, {name: value for name, value in env.items() if value}, home, self.user)
 
     def start(self) -> str:
@@ -110,8 +114,8 @@ def remote() -> Iterator[Remote]:
 
 
 def run_client(python: str, job: Path, *arguments: str, **variables: str) -> str:
-    """What a program prints, in that environment and nothing of this one."""
-    env = {"PATH": "/usr/bin:/bin", **variables}
+    """What a program prints, in that environment and with nothing of this one but the library."""
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), **variables}
     done = subprocess.run(
         [python, *WARNINGS, str(job), *arguments],
         cwd="/", env=env, capture_output=True, text=True, timeout=JOB_SECS, check=False,
