@@ -52,7 +52,8 @@ class Attempts:
         message_ids: 64-bit ids.
         previous: number of earlier emissions of the message, 0 for a first one.
         exempted: number of those that don't count as attempts, because they were lost or exempt.
-        losses: number of those that were lost without a known cause, or timed out before their emission had ended.
+        losses: number of those that were lost without a known cause.
+        overtaken: number of those that timed out before their emission had ended, also without a known cause.
         exempt: True if this emission doesn't count as an attempt, however it ends, for example because of an outage.
         non_retryable: True if this emission is the last one should it fail.
         max_group: limit on messages in the next emission. 0 means no limit. While in flight: as known so far.
@@ -65,6 +66,7 @@ class Attempts:
     previous: Int64Array
     exempted: npt.NDArray[np.int32]
     losses: npt.NDArray[np.int16]
+    overtaken: npt.NDArray[np.int16]
     exempt: npt.NDArray[np.bool_]
     non_retryable: npt.NDArray[np.bool_]
     max_group: npt.NDArray[np.int32]
@@ -82,6 +84,7 @@ class Attempts:
             previous=zeros,
             exempted=np.zeros(count, np.int32),
             losses=np.zeros(count, np.int16),
+            overtaken=np.zeros(count, np.int16),
             exempt=np.zeros(count, np.bool_),
             non_retryable=np.zeros(count, np.bool_),
             max_group=np.zeros(count, np.int32),
@@ -109,8 +112,8 @@ class Attempts:
     def columns(self) -> tuple[npt.NDArray[Any], ...]:
         """All columns, in the order of the attributes."""
         return (
-            self.message_ids, self.previous, self.exempted, self.losses, self.exempt, self.non_retryable, self.max_group,
-            self.first_secs, self.cause_numbers, self.numbers,
+            self.message_ids, self.previous, self.exempted, self.losses, self.overtaken, self.exempt, self.non_retryable,
+            self.max_group, self.first_secs, self.cause_numbers, self.numbers,
         )  # fmt: skip
 
     def retries(self, exempt: Mask, lost: Mask) -> "Attempts":
@@ -175,6 +178,11 @@ class Sent:
         self.exempt = self.job_failed = self.ended = self.proven = False
         self.error: BaseException | None = None
         self.failures: list[tuple[Int64Array, str, str | None]] = []
+
+    @property
+    def is_in_outage(self) -> bool:
+        """True if an event on a server, and no failed job, explains what happens to its roots."""
+        return self.exempt and not self.job_failed
 
     def reasons_of(self, roots: Int64Array) -> tuple[Mask, npt.NDArray[np.intp]]:
         """Return which of these roots have failed rows, and the index of its entry in `failures` for each that has."""

@@ -564,12 +564,15 @@ class SpoutState:
         )
         # In an emission that isn't proven, a timeout is not the message's fault. But some would never end otherwise.
         unproven = [number for number, sent in self.sent.items() if not sent.proven]
-        overtaken = timed_out & np.isin(attempts.numbers, unproven) & ~attempts.exempt & (attempts.losses < LOST_LIMIT)
+        explained = [number for number in unproven if self.sent[number].is_in_outage]
+        overtaken = timed_out & np.isin(attempts.numbers, unproven) & ~attempts.exempt
+        counted = overtaken & ~np.isin(attempts.numbers, explained)
+        overtaken &= ~counted | (attempts.overtaken < LOST_LIMIT)
         attempts = replace(
             attempts,
             cause_numbers=numbers[of_fail],
             exempt=attempts.exempt | overtaken,
-            losses=attempts.losses + overtaken.astype(np.int16),
+            overtaken=attempts.overtaken + (overtaken & counted).astype(np.int16),
         )
         is_aside = attempts.max_group <= _ASIDE
         for number in np.unique(attempts.max_group[is_aside]).tolist():

@@ -84,6 +84,39 @@ def test_message_that_always_times_out_before_its_emission_has_ended_is_dead_at_
     assert letters(made) == {message: DeadLetter(message, "run", 2, "timeout") for message in (0, 2)}
 
 
+def test_lost_root_after_timeouts_that_were_no_attempts_is_emitted_again() -> None:
+    acker = fake_acker(AckerConfig(app="test", shards=1, message_timeout_secs=0.01))
+    made = spout(acker, messages=2, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+
+    def emit(emission: Emission) -> None:
+        is_late = emission.attempts < LOST_LIMIT
+        is_lost = (emission.attempts == LOST_LIMIT) & (emission.message_ids == 1)
+        if is_late.any():
+            acker.init_many(emission.roots[is_late], np.full(is_late.sum(), 7), 0)
+            expire(acker)
+        if (is_done := ~is_late & ~is_lost).any():
+            acker.init_many(emission.roots[is_done], np.zeros(is_done.sum(), np.int64), 0)
+
+    counts = run_spout(made, emit)
+    assert (counts.timed_out, counts.lost, counts.acked, counts.dead_lettered) == (2 * LOST_LIMIT, 1, 2, 0)
+
+
+def test_timeouts_while_a_server_is_away_are_never_attempts() -> None:
+    acker = fake_acker()
+    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    outages = 2 * LOST_LIMIT
+
+    def emit(emission: Emission) -> None:
+        acker.init_many(emission.roots, [7 if emission.number < outages else 0], 0)
+        if emission.number < outages:
+            made.state.ignore_losses()  # as after each outage
+            expire(acker)
+            wait_until(lambda: made.counts.timed_out == emission.number + 1, "timeouts to be taken")
+
+    counts = run_spout(made, emit)
+    assert (counts.timed_out, counts.acked, counts.dead_lettered) == (outages, 1, 0)
+
+
 def test_run_replays_messages_that_failed_emission_did_not_init(no_pauses: None) -> None:
     acker = fake_acker()
     made = spout(acker, messages=3)

@@ -11,8 +11,6 @@ from acker_redis.spark.proof import plans
 _NAME = re.compile(r"\b(explode|posexplode|inline)(_outer)?\s*\(|\b(stack|json_tuple)\s*\(", re.IGNORECASE)
 """A call of a generator of Spark's, perhaps. The name may also be that of a user's function, or stand in a text."""
 
-_GENERATE = re.compile(r"\bGenerate\b|\bgenerate\b")
-
 
 def refuse(frame: DataFrame, operator: str, argument: str, values: Iterable[str | Column]) -> None:
     """Check that no expression of an argument makes rows.
@@ -33,8 +31,8 @@ def refuse(frame: DataFrame, operator: str, argument: str, values: Iterable[str 
 
 def _makes_rows(frame: DataFrame, value: str | Column) -> bool:
     made = frame.selectExpr(value) if isinstance(value, str) else frame.select(value)
-    return _generators(made) > _generators(frame)
+    return _generators_in(made) > _generators_in(frame)
 
 
-def _generators(frame: DataFrame) -> int:
-    return len(_GENERATE.findall(plans.analyzed_text(frame)))
+def _generators_in(frame: DataFrame) -> int:
+    return plans.kinds_in(plans.analyzed_text(frame))["Generate"]

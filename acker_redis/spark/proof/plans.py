@@ -4,6 +4,7 @@ Spark's plans show which of the user's operators may have dropped or copied rows
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -115,9 +116,9 @@ def analyzed_part(explained: str) -> str:
     return described.partition("\n")[2]  # the first line has the columns
 
 
-def kinds_in(plan: str) -> set[str]:
-    """Return the names of the nodes in the text of a plan."""
-    return {INDENT.sub("", line, count=1).split(" ", 1)[0] for line in plan.splitlines() if line}
+def kinds_in(plan: str) -> Counter[str]:
+    """Return the names of the nodes in the text of a plan, and how often each is there."""
+    return Counter(INDENT.sub("", line, count=1).split(" ", 1)[0] for line in plan.splitlines() if line)
 
 
 def is_cached(query: "JavaObject") -> bool:

@@ -97,7 +97,7 @@ class _Lineage:
         if kind not in ("read", "sql", "with_relations"):
             return False
         text = analyzed_part(self._client.explain_string(self._make_plan(root=relation), "extended"))
-        return kinds_in(text) <= _OF_FILES and _JDBC not in text
+        return kinds_in(text).keys() <= _OF_FILES and _JDBC not in text
 
 
 def _defining(relation: Any, wanted: frozenset[str]) -> Iterator[Any]:

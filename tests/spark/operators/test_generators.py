@@ -57,6 +57,8 @@ def test_name_of_a_generator_in_a_text_is_accepted(case: MakeCase) -> None:
 
     def pipeline(tracker: Tracker, rows: DataFrame) -> None:
         kept = tracker.filter(rows, "'explode(id)' <> cast(id AS string)")
-        tracker.write(tracker.filter(kept, F.lit("inline(x)") != F.lit("y")), run.append())
+        named = kept.withColumn("generate", F.col("id").cast("string"))
+        named = tracker.filter(named, F.concat(F.lit("explode(x)"), F.col("generate")) != F.lit("y"))
+        tracker.write(tracker.filter(named, F.lit("inline(x)") != F.lit("y")), run.append())
 
     assert run.complete(pipeline).acked == {0, 1, 2}

@@ -136,6 +136,7 @@ def from_parquet(data: bytes) -> Snapshot:
             previous=emitted.column("attempts").to_numpy(),
             exempted=emitted.column("exempted").to_numpy(),
             losses=emitted.column("losses").to_numpy(),
+            overtaken=attempts.overtaken,
             exempt=attempts.exempt,
             non_retryable=attempts.non_retryable,
             max_group=emitted.column("max_group").to_numpy(),
