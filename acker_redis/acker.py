@@ -427,11 +427,11 @@ class Acker:
 
     # -- inspection
 
-    def stats(self, *, oldest: bool = True, lane: int | None = None) -> Stats:
+    def stats(self, *, with_oldest_age: bool = True, lane: int | None = None) -> Stats:
         """Sum the counters over all shards.
 
         Args:
-            oldest: False to skip the search for `oldest_age_ms`, which is then None.
+            with_oldest_age: False to skip the search for `oldest_age_ms`, which is then None.
             lane: lane whose entries `unconfirmed_outcomes` counts; None for all lanes.
 
         >>> acker.init(1, 5, spout_id=0)
@@ -439,7 +439,7 @@ class Acker:
         >>> acker.stats().pending
         1
         """
-        return self._app.inspection.stats(oldest=oldest, lane=lane)
+        return self._app.inspection.stats(with_oldest_age=with_oldest_age, lane=lane)
 
     def pending(self) -> int:
         """Count the roots without outcome over all shards, in one round trip.
@@ -486,7 +486,7 @@ class Acker:
         """
         return self._app.completed_offsets(spout_id)
 
-    def recover(self) -> list[int]:
+    def reopen(self) -> list[int]:
         """Reopen the app after `LedgerLostError`, and continue with the generation in force.
 
         Replay all messages that were in flight with new roots, because the ledger no longer holds them. After
@@ -499,10 +499,10 @@ class Acker:
             LedgerLostError: the acker was opened with `open_existing`, and no program that may create the app has
                 recovered it yet.
 
-        >>> acker.recover()
+        >>> acker.reopen()
         []
         """
-        return self._app.recover()
+        return self._app.reopen()
 
 
 def app_of(acker: Acker) -> App:

@@ -87,13 +87,13 @@ class Admin:
         """
         return self._app.rotation.rotate(force=force)
 
-    def ends(self) -> dict[int, End]:
+    def last_run_ends(self) -> dict[int, End]:
         """Read how the last run of each lane ended.
 
-        >>> acker.admin.ends()
+        >>> acker.admin.last_run_ends()
         {}
         """
-        return self._app.ends()
+        return self._app.last_run_ends()
 
     def each_pending(self) -> Iterator[tuple[int, Int64Array, Int64Array]]:
         """Iterate over all pending roots in steps.

@@ -61,16 +61,16 @@ class BadTupleError(AckerError, ValueError):
     """
 
 
-class NotExactError(AckerError):
-    """The pipeline can't be tracked exactly: some share would be counted too often, or not at all.
+class InexactPipelineError(AckerError):
+    """The pipeline is to blame: it drops or copies rows without the tracker, so it can't be tracked exactly.
 
     The text says what to use instead. No message was acked. A wrong number of rows shows behind the action of a sink, so the
     rows of that action are in the sink, and those of all sinks before it.
     """
 
 
-class NotProvenError(AckerError):
-    """Spark lost or repeated work, so the exact set of written rows is unknown.
+class UnprovenEmissionError(AckerError):
+    """Spark is to blame: it lost or repeated work in an emission, so the exact set of written rows is unknown.
 
     Nothing was acked. `run_tracked` retries such an emission. This does not count as an attempt of its messages.
     """
@@ -97,11 +97,11 @@ class OperatorBrokenError(AckerError):
     """
 
 
-class NotAcceptedError(AckerError):
-    """An output was not written as a whole: a message failed in each emission, or too many are dead letters.
+class OutputNotWrittenError(AckerError):
+    """Messages are to blame: one failed in each emission of a whole output, or too many are dead letters.
 
-    No message was acked. Fix the last cause, which the text names, or check the dead letters. Then run it
-    again.
+    The output was not written, and no message was acked. Fix the last cause, which the text names, or check the dead
+    letters. Then run it again.
     """
 
 
@@ -193,7 +193,7 @@ class ClosedError(AckerError):
 class LedgerLostError(AckerError):
     """A shard lost its data since this client opened it (FLUSHALL, restart without persistence, failover to an empty node).
 
-    Nothing was written. Call `Acker.recover()` and replay every root that has no outcome yet.
+    Nothing was written. Call `Acker.reopen()` and replay every root that has no outcome yet.
     """
 
 

@@ -95,7 +95,7 @@ def _emit(spout: Spout, count: int) -> Emission:
 def _expire(acker: Acker, emission: Emission) -> None:
     for _ in range(acker.config.num_buckets):
         acker.admin.rotate(force=True)
-    if acker.stats(oldest=False).timed_out != len(emission.roots):
+    if acker.stats(with_oldest_age=False).timed_out != len(emission.roots):
         raise RuntimeError("not all roots expired")
 
 

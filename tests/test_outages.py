@@ -5,7 +5,7 @@ import logging
 import pytest
 from redis.backoff import NoBackoff
 
-from acker_redis import ConnectionLostError, NotExactError, OperatorBrokenError, OutageError
+from acker_redis import ConnectionLostError, InexactPipelineError, OperatorBrokenError, OutageError
 from acker_redis.outages import OUTAGE_TRIES, Backoff, Outages, describes_outage, is_outage
 
 
@@ -58,7 +58,7 @@ def test_errors_of_unreachable_services_are_outages(error: Exception) -> None:
     "error",
     [
         ValueError("invalid literal for int(): 'GET /x: request timed out'"), KeyError("timed out"), InvalidTimeoutError("no"),
-        NotExactError("Filter (status <> 'timed out')"), OperatorBrokenError("20 failed: connection refused"),
+        InexactPipelineError("Filter (status <> 'timed out')"), OperatorBrokenError("20 failed: connection refused"),
         FileNotFoundError("orders.csv"), RuntimeError("500 orders"), NameError("connection reset"),
         type("SparkConnectGrpcException", (Exception,), {})("[PATH_ALREADY_EXISTS]"),
     ],

@@ -11,14 +11,14 @@ from acker_redis.errors import (
     AckerError,
     BadConfigError,
     BadIdError,
+    InexactPipelineError,
     InvalidTopologyError,
     JobFailedError,
-    NotExactError,
-    NotProvenError,
     OperatorBrokenError,
     PipelineError,
     StateLostError,
     TurnOverError,
+    UnprovenEmissionError,
 )
 from acker_redis.ops.rotation_check import OF_THE_APP
 
@@ -35,7 +35,8 @@ MEANINGS = {
 
 _WRONG = (BadConfigError, BadIdError, InvalidTopologyError, PipelineError)
 _FAILED = (
-    *OF_THE_APP, JobFailedError, NotExactError, NotProvenError, OperatorBrokenError, StateLostError, TurnOverError,
+    *OF_THE_APP, JobFailedError, InexactPipelineError, UnprovenEmissionError, OperatorBrokenError, StateLostError,
+    TurnOverError,
 )  # fmt: skip
 
 _EPILOG_WIDTH = 70

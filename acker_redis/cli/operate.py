@@ -40,7 +40,7 @@ def pause(
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
         paused = acker.admin.pause(reason=reason)
         output.line(
-            f"{app_name} is paused: {paused.reason or 'no reason given'}; {acker.stats(oldest=False).pending} pending"
+            f"{app_name} is paused: {paused.reason or 'no reason given'}; {acker.stats(with_oldest_age=False).pending} pending"
         )
 
 
@@ -66,11 +66,11 @@ def drain(
     """
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
         acker.admin.pause(reason=reason)
-        deadline, stats = time.monotonic() + timeout_secs, acker.stats(oldest=False)
+        deadline, stats = time.monotonic() + timeout_secs, acker.stats(with_oldest_age=False)
         with typer.progressbar(length=stats.pending, label="draining") as bar:
             while (stats.pending or stats.unconfirmed_outcomes) and time.monotonic() < deadline:
                 time.sleep(_LOOK_SECS)
-                before, stats = stats.pending, acker.stats(oldest=False)
+                before, stats = stats.pending, acker.stats(with_oldest_age=False)
                 bar.update(max(0, before - stats.pending))
         output.line(
             f"{app_name} is paused: {stats.pending} pending, {stats.unconfirmed_outcomes} outcome entries wait for a spout"
@@ -89,7 +89,7 @@ def rotate(
 ) -> None:
     """Tick now, whatever the clock says. As many ticks as there are buckets time out every pending root."""
     with exit_on_error(), _acker(context, redis, redis_file, app_name) as acker:
-        pending, buckets = acker.stats(oldest=False).pending, acker.config.num_buckets
+        pending, buckets = acker.stats(with_oldest_age=False).pending, acker.config.num_buckets
         times_out = (
             "all of them time out" if ticks >= buckets else f"{ticks} of {buckets} ticks to a timeout pass at once"
         )

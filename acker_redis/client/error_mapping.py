@@ -91,7 +91,7 @@ def translate(exc: BaseException, address: str, *, lost: str = LOST) -> errors.A
     if code in ("ACKERLOST", "NOGROUP"):
         return errors.LedgerLostError(
             f"A shard on {address} lost its data since this client opened it (FLUSHALL, eviction, or a restart without "
-            "persistence). Call Acker.recover() and replay every root that has no outcome yet."
+            "persistence). Call Acker.reopen() and replay every root that has no outcome yet."
         )
     if code == "ACKERFULL":
         return errors.PendingLimitError(

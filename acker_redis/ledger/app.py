@@ -56,8 +56,8 @@ class App:
         self.delivery.close()
         self.client.close()
 
-    def recover(self) -> list[int]:
-        """Open the shards again after a loss of data; see `Acker.recover`."""
+    def reopen(self) -> list[int]:
+        """Open the shards again after a loss of data; see `Acker.reopen`."""
         created = self.shards.reopen()
         self.ledger.forget_components()
         self.delivery.forget()
@@ -78,7 +78,7 @@ class App:
         """Make the lease of a run on a lane, without acquiring it."""
         return Lease(self.client, self.config.app, lane, run_id)
 
-    def ends(self) -> dict[int, End]:
+    def last_run_ends(self) -> dict[int, End]:
         """Read how the last run of each lane ended."""
         return run_ends.read(self.client, self.config.app)
 

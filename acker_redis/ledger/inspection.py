@@ -61,11 +61,11 @@ class Inspection:
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
 
-    def stats(self, *, oldest: bool = True, lane: int | None = None) -> Stats:
+    def stats(self, *, with_oldest_age: bool = True, lane: int | None = None) -> Stats:
         """Sum the counters over all shards; see `Stats`.
 
         Args:
-            oldest: False to leave `oldest_age_ms` None, which then takes two round trips in all.
+            with_oldest_age: False to leave `oldest_age_ms` None, which then takes two round trips in all.
             lane: lane whose entries `unconfirmed_outcomes` counts; None for all lanes.
 
         Raises:
@@ -100,7 +100,7 @@ class Inspection:
         ticks = [_number(k.meta, meta[2]) for k, (*_, meta) in zip(shards.keys, parts, strict=True)]
         return Stats(
             pending=pending,
-            oldest_age_ms=self._oldest_age_ms(ticks, now) if oldest and pending else None,
+            oldest_age_ms=self._oldest_age_ms(ticks, now) if with_oldest_age and pending else None,
             unconfirmed_outcomes=sum(sum(streams) for _, *streams, _ in parts),
             last_rotation_ms=max(_age_ms(then, at) for then, at in zip(rotated, now, strict=True)),
             tick_ms=shards.config.tick_ms,

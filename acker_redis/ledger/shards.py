@@ -223,7 +223,7 @@ def lost_shards(address: str, config: AckerConfig, lost: Sequence[int]) -> Ledge
     """Make the error for shards whose generation is missing, or is not the one that this client opened."""
     return LedgerLostError(
         f"App {config.app!r} has lost its data in {len(lost)} of {config.shards} shards on {address} (the first is shard "
-        f"{lost[0]}). The cause is a restart without persistence, FLUSHALL or eviction. Call Acker.recover() and replay every "
+        f"{lost[0]}). The cause is a restart without persistence, FLUSHALL or eviction. Call Acker.reopen() and replay every "
         "root that has no outcome yet. A running Spout does both by itself."
     )
 

@@ -72,7 +72,7 @@ def _replicas(client: Client, *, empty: bool) -> list[Health]:
 
 def _health(client: Client, app: str) -> Health:
     try:
-        stats = Inspection(Shards(client, stored_config(client, app), create=False)).stats(oldest=False)
+        stats = Inspection(Shards(client, stored_config(client, app), create=False)).stats(with_oldest_age=False)
     except OF_THE_APP as exc:
         return Health(app, False, str(exc))
     healthy = not stats.rotation_is_late

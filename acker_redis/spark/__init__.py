@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from acker_redis.spark.worker.row_function import Collector
 
 __all__ = [
-    "FlatMapOutput",
     "Collector",
+    "FlatMapOutput",
     "JavaNotFoundError",
     "MessageIds",
     "Pipeline",
@@ -67,8 +67,8 @@ __all__ = [
 ]
 
 _MODULES = {
-    "FlatMapOutput": "worker.arrow_function",
     "Collector": "worker.row_function",
+    "FlatMapOutput": "worker.arrow_function",
     "JavaNotFoundError": "runtime.environment",
     "MessageIds": "runs.options",
     "Pipeline": "emission.runner",

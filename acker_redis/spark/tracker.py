@@ -331,7 +331,7 @@ class Tracker:
             name: name of the operator.
 
         Raises:
-            NotExactError: rows are missing or duplicated.
+            InexactPipelineError: rows are missing or duplicated.
         """
         return checkpoints.checkpoint(self._proof, self._outputs, tracked, name, is_local=False)
 
@@ -348,7 +348,7 @@ class Tracker:
             name: name of the operator.
 
         Raises:
-            NotExactError: rows are missing or duplicated.
+            InexactPipelineError: rows are missing or duplicated.
         """
         return checkpoints.checkpoint(self._proof, self._outputs, tracked, name, is_local=True)
 
@@ -471,7 +471,7 @@ class Tracker:
             name: name of the sink.
 
         Raises:
-            NotExactError: rows are missing or duplicated, or the function ran no Spark job.
+            InexactPipelineError: rows are missing or duplicated, or the function ran no Spark job.
         """
         writers.write_dataframe(self._proof, self._outputs, tracked, write, on_error, name)
 

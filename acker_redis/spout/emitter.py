@@ -13,15 +13,15 @@ from acker_redis.errors import (
     AppNotFoundError,
     JobFailedError,
     LedgerLostError,
-    NotProvenError,
     ServerUnavailableError,
+    UnprovenEmissionError,
 )
 from acker_redis.outages import BACKOFF_BASE_SECS, BACKOFF_CAP_SECS, OUTAGE_TRIES, Backoff, Outages, is_outage
 from acker_redis.spout.in_flight import Emission
 
 log = logging.getLogger("acker_redis.spout")
 
-_REPEATED = (NotProvenError, LedgerLostError, AppNotFoundError)
+_REPEATED = (UnprovenEmissionError, LedgerLostError, AppNotFoundError)
 """Errors that don't affect the next emission: Spark lost work, or the server lost its data."""
 
 _MAX_REPEATS = 3

@@ -107,7 +107,7 @@ def _note_error(acker: Acker, lane: int, run_id: str, spout_id: int, error: Base
     try:
         lease = app_of(acker).lease(lane=lane, run_id=run_id)
         if lease.acquire_if_free():
-            before = app_of(acker).ends().get(lane)
+            before = app_of(acker).last_run_ends().get(lane)
             is_settled = before is not None and before.is_settled
             app_of(acker).note_end(run_ends.end_of(run_id, spout_id, error, is_settled=is_settled), lane=lane)
             lease.release()

@@ -11,7 +11,7 @@ from typing import NoReturn, Self
 import numpy as np
 
 from acker_redis.acker import app_of
-from acker_redis.errors import AckerError, NotExactError, StoppedError
+from acker_redis.errors import AckerError, InexactPipelineError, StoppedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.outages import Outages, is_outage
 from acker_redis.spout.emitter import Emitted, Emitter, raise_error
@@ -230,7 +230,7 @@ class SpoutLoop:
         if self._has_begun:
             return
         spout = self._spout
-        before = app_of(spout.acker).ends().get(spout.lane)
+        before = app_of(spout.acker).last_run_ends().get(spout.lane)
         if before is None or (before.run_id != spout.run_id and not before.is_settled):
             if before is not None and before.spout_id % spout.acker.config.lanes == spout.lane:
                 self._left.spout_ids.add(before.spout_id)
@@ -301,7 +301,7 @@ class SpoutLoop:
                 _raise_systematic(state.poison_search.in_a_row, error)
             self._emitter.job_failed(
                 error, state.poison_search.in_a_row, waits=state.poison_search.is_stuck,
-                raises_at_end=state.stops_if_all_fail is None,
+                raises_at_end=state.stops_if_broken is None,
             )  # fmt: skip
         else:
             self._emitter.failed(error)
@@ -343,7 +343,7 @@ class SpoutLoop:
         raise AckerError(
             f"{'The only message' if left == 1 else f'Each of the {left} messages'} that is left failed with its job in every "
             "attempt, and no message has come through in this run. The cause is probably not a message, so none was "
-            "dead-lettered for it. Fix the error and run again. If the messages are really bad, set stop_if_all_fail=False. "
+            "dead-lettered for it. Fix the error and run again. If the messages are really bad, set stop_if_broken=False. "
             f"The last error was: {self._job_error}"
         ) from self._job_error
 
@@ -357,7 +357,7 @@ class SpoutLoop:
                 raise_error(sent.error)
             vanished = sent.error is None and sent.lost == count
             if vanished and self._vanished:
-                raise NotExactError(
+                raise InexactPipelineError(
                     f"None of the {count} messages of this emission became a root, nor of the emission before. The source "
                     "returned other ids or fewer rows when it was re-read. Possible causes are monotonically_increasing_id, "
                     "uuid, rand, the current time, limit, take, or a source that changed. Derive ids from the data, or "
@@ -386,8 +386,8 @@ def run_spout(
         emit: function that turns an emission into tuples and waits until they were sent (it runs the Spark job). It is
             called in a separate thread, one emission at a time. If it raises, the error is raised here at once and no
             message counts an attempt. There are three exceptions: a search for poison messages
-            (`Marks.search_for_poison`), an emission that could not be proven (`NotProvenError`: three in a row are tried),
-            and an outage. A root that times out before `emit` has returned is no attempt, up to ten times per message.
+            (`Marks.search_for_poison`), an emission that could not be proven (`UnprovenEmissionError`: three in a row are
+            tried), and an outage. A root that times out before `emit` has returned is no attempt, up to ten times per message.
             Renew the roots of a long emission with `Acker.reset_timeout_many`.
         progress: callback, called several times a second, with True while an emission runs.
 

@@ -320,7 +320,7 @@ class Spout:
 
     def _recover(self) -> None:
         log.warning("ledger lost, replaying all messages in flight app=%r", self.acker.config.app)
-        self.acker.recover()
+        self.acker.reopen()
         self.state.lose_all(time.monotonic())
         self._notify()
 

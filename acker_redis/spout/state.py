@@ -94,7 +94,7 @@ class SpoutState:
         unread: True if the first emission has messages whose ids the source can't tell yet. See `begin_unread`.
         one_by_one: True if the output is written as a whole. An emission then starts only while nothing is in flight, and
             held messages are emitted alone.
-        stops_if_all_fail: True if no message becomes a dead letter by failed jobs before another message was acked. Such
+        stops_if_broken: True if no message becomes a dead letter by failed jobs before another message was acked. Such
             messages are set aside after their last attempt, and if no others are left, the run ends with the error. With
             False such messages become dead letters, and with None, too, but a run without a successful emission then
             raises the error of its last job.
@@ -131,7 +131,7 @@ class SpoutState:
         self.gone_spout_ids: set[int] = set()
         self.unread = False
         self.one_by_one = False
-        self.stops_if_all_fail: bool | None = None
+        self.stops_if_broken: bool | None = None
         self.aside_errors: dict[str, AckerError] = {}
         self._app, self._run_id, self._retry, self._keep_letters = app, run_id, retry, keep_letters
         self._goes_on = goes_on
@@ -608,7 +608,7 @@ class SpoutState:
 
     def _is_doubtful_job(self, attempts: Attempts) -> Mask:
         """Return whether attempts failed with their job, although no message has come through that shows another to be bad."""
-        if not self.stops_if_all_fail or self._has_come_through:
+        if not self.stops_if_broken or self._has_come_through:
             return np.zeros(len(attempts), np.bool_)
         failed_jobs = [number for number, sent in self.sent.items() if sent.job_failed]
         return np.isin(attempts.numbers, failed_jobs)

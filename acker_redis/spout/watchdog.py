@@ -49,7 +49,10 @@ class Watchdog:
             return False
         self._look_at = now + LOOK_SECS * max(1.0, self._acker.config.shards / _SHARDS_PER_LOOK)
         try:
-            servers, stats = app_of(self._acker).client.server_ids(), self._acker.stats(oldest=False, lane=self._lane)
+            servers, stats = (
+                app_of(self._acker).client.server_ids(),
+                self._acker.stats(with_oldest_age=False, lane=self._lane),
+            )
         except LedgerLostError:  # `poll` meets it, too, and recovers
             return False
         self._look_for_rotator(stats)

@@ -139,7 +139,7 @@ class Topology:
         turn_tuples: int = 100_000,
         turn_secs: float = 1.0,
         turn_timeout_secs: float | None = 600.0,
-        stop_if_all_fail: bool = True,
+        stop_if_broken: bool = True,
     ) -> RunResult:
         """Run the topology on Spark, acked by the executors. Blocks until its end.
 
@@ -165,7 +165,7 @@ class Topology:
             turn_secs: time after which a turn that has tuples begins its job, in seconds.
             turn_timeout_secs: time after which the job of a turn is cancelled, in seconds. Its messages then go out again in
                 parts, until a tuple that a bolt never returns from is alone. None: no timeout.
-            stop_if_all_fail: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that a
+            stop_if_broken: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that a
                 bolt doesn't declare, and that bolt has processed none.
 
         Raises:
@@ -174,10 +174,10 @@ class Topology:
             StateLostError: the server lost the last writes of a bolt's state.
             TurnOverError: another run of the topology has begun.
             BadConfigError: an argument is invalid, an executor can't reach the acker, or another run holds the lane.
-            OperatorBrokenError: see `stop_if_all_fail`.
+            OperatorBrokenError: see `stop_if_broken`.
             PipelineError: the `initialize` of a bolt raised, a sink replaces what other turns wrote, or the ids of a
                 `DataFrameSpout`, or of a batch of a `BatchSpout`, are null or not distinct.
-            NotExactError: the DataFrame of a spout doesn't return the same rows each time it is computed.
+            InexactPipelineError: the DataFrame of a spout doesn't return the same rows each time it is computed.
             JobFailedError: turns broke, and no message is to blame.
             AckerError: an error of the server that doesn't pass.
             Exception: what a spout or Spark raised in the driver.
@@ -189,7 +189,7 @@ class Topology:
         return run_on_spark(
             with_config(cls._checked_graph(), conf), spark, acker, own_sinks=cls.sinks, sinks=sinks, stop=stop,
             executor_url=executor_url, turn_tuples=turn_tuples, turn_secs=turn_secs, turn_timeout_secs=turn_timeout_secs,
-            stop_if_all_fail=stop_if_all_fail, on_start=cls._note_run,
+            stop_if_broken=stop_if_broken, on_start=cls._note_run,
         )  # fmt: skip
 
     @classmethod

@@ -4,7 +4,7 @@ Prints:
     refused, and 0 acked
 """
 
-from acker_redis import Acker, NotExactError
+from acker_redis import Acker, InexactPipelineError
 from acker_redis.spark import run_tracked
 from spark.examples import URL
 from spark.support.session import quiet_session
@@ -19,5 +19,5 @@ with quiet_session("local[2,4]", "not-exact") as spark, Acker.connect(URL, app="
     before = acker.stats().acked
     try:
         run_tracked(spark.range(5), pipeline, acker=acker, ids="id")
-    except NotExactError:
+    except InexactPipelineError:
         print(f"refused, and {acker.stats().acked - before} acked")

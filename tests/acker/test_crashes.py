@@ -195,8 +195,8 @@ def test_restart_without_persistence_raises_ledger_lost(start_server, open_acker
     acker.init(1, 5, 0)
     server.kill()
     server.start()
-    with pytest.raises(LedgerLostError, match=r"Call Acker\.recover\(\)"):
+    with pytest.raises(LedgerLostError, match=r"Call Acker\.reopen\(\)"):
         acker.ack(1, 5)
-    assert acker.recover() == [0, 1]
+    assert acker.reopen() == [0, 1]
     acker.init(2, 0, 0)
     assert [outcome.root for outcome in take(acker, 1)] == [2]

@@ -54,10 +54,10 @@ def test_every_call_raises_ledger_lost_until_recover(source, raw, connect) -> No
         try:
             call()
         except LedgerLostError as exc:
-            assert "Call Acker.recover() and replay every root" in str(exc), name
+            assert "Call Acker.reopen() and replay every root" in str(exc), name
         else:
             pytest.fail(f"{name} did not tell of the lost ledger")
-    assert acker.recover() == [0, 1]
+    assert acker.reopen() == [0, 1]
     full_round(acker)
 
 
@@ -68,7 +68,7 @@ def test_recover_by_a_client_does_not_hide_the_loss_from_another(source, raw, co
     raw.flushall()
     with pytest.raises(LedgerLostError):
         second.poll()
-    assert second.recover() == [0, 1]
+    assert second.reopen() == [0, 1]
     second.init_many([3, 4], [7, 0], 0)
     for name, call in every.items():
         try:
@@ -76,7 +76,7 @@ def test_recover_by_a_client_does_not_hide_the_loss_from_another(source, raw, co
         except LedgerLostError:
             continue
         pytest.fail(f"{name} did not tell of the lost ledger")
-    assert first.recover() == []
+    assert first.reopen() == []
     assert second.stats().pending == 1
     assert [outcome.root for outcome in take(first, 1)] == [4]
 
@@ -87,7 +87,7 @@ def test_component_names_are_registered_again_after_recover(source, raw, connect
     acker.ack(1, 5, component="split")
     assert [outcome.last_component for outcome in take(acker, 1)] == ["split"]
     raw.flushall()
-    acker.recover()
+    acker.reopen()
     acker.init_many([3, 4], [5, 5], 0)
     acker.ack(3, 5, component="count")
     acker.fail(4, component="split")
@@ -110,7 +110,7 @@ def test_single_lost_shard_raises_ledger_lost(source, raw, connect) -> None:
     raw.delete("acker:{test:1}:meta", "acker:{test:1}:ledger")
     with pytest.raises(LedgerLostError):
         acker.admin.rotate(force=True)
-    assert acker.recover() == [1]
+    assert acker.reopen() == [1]
     assert acker.admin.rotate(force=True).ticked == 2
 
 

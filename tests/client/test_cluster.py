@@ -257,7 +257,7 @@ def test_dead_node_raises_and_its_lost_shards_are_reported(three_nodes, nodes, o
     wait_until(lambda: all(cluster.is_whole(node, 3) for node in nodes), "the cluster is whole again", 60)
     with pytest.raises(LedgerLostError):
         acker.ack_many(roots, roots, idempotency_key="acks")
-    lost = set(acker.recover())
+    lost = set(acker.reopen())
     assert 0 < len(lost) < 9
     kept = roots[[held is not None for held in acker.inspect_many(roots)]]
     assert 0 < len(kept) < len(roots)

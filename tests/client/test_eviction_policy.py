@@ -92,7 +92,7 @@ def test_evicted_outcome_stream_raises_ledger_lost(source, raw, connect, kind) -
     acker.fail(2)
     with pytest.raises(LedgerLostError):
         acker.poll()
-    acker.recover()
+    acker.reopen()
     acker.init(4, 0, 0)
     assert 4 in {outcome.root for outcome in acker.poll()}
     assert acker.stats().pending == 0

@@ -29,7 +29,7 @@ def test_check_of_all_shards_finds_one_that_lost_its_data(url, raw, connect, sha
     raw.delete(app_of(acker).shards.keys[shard].meta)
     with pytest.raises(LedgerLostError, match=f"the first is shard {shard}"):
         app_of(acker).shards.check_all()
-    assert acker.recover() == [shard]
+    assert acker.reopen() == [shard]
     app_of(acker).shards.check_all()
 
 

@@ -204,7 +204,7 @@ def test_stale_blocks_are_swept_within_a_few_ticks(url: str, connect: Any, raw: 
     acker.init_many(roots, roots, 0)
     raw.delete(*(f"acker:{{test:0}}:bucket:{slot}" for slot in range(4)))
     ticks = 0
-    while acker.stats(oldest=False).pending:
+    while acker.stats(with_oldest_age=False).pending:
         acker.admin.rotate(force=True)
         ticks += 1
     assert ticks <= acker.config.num_buckets + 1 + 2 * TICKS_PER_PASS

@@ -237,9 +237,9 @@ def test_executor_user_creates_no_app_or_shard(
         with pytest.raises(LedgerLostError):
             attached.ack(1, 1)
         with pytest.raises(LedgerLostError):
-            attached.recover()
-        assert spout.recover() == [0, 1]
-        assert attached.recover() == []
+            attached.reopen()
+        assert spout.reopen() == [0, 1]
+        assert attached.reopen() == []
         attached.ack(1, 1)
 
 

@@ -137,7 +137,7 @@ def test_lost_ledger_is_not_recreated_by_the_rotator(url, raw, connect, start_pr
     assert raw.dbsize() == 0
     with pytest.raises(LedgerLostError):
         acker.poll()
-    assert len(acker.recover()) == 8
+    assert len(acker.reopen()) == 8
     times_out(acker, "the rotator goes on")
 
 

@@ -178,7 +178,7 @@ def test_rotator_gives_apps_turns_of_a_bounded_size(url, connect, monkeypatch) -
         1,
     }  # 21 times 3, and the last one
     with Acker.open_existing(url, "huge") as huge:
-        assert huge.stats(oldest=False).last_rotation_ms < 60_000
+        assert huge.stats(with_oldest_age=False).last_rotation_ms < 60_000
 
 
 def test_error_of_an_app_does_not_affect_others(url, raw, connect, caplog) -> None:

@@ -16,7 +16,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
-from acker_redis import AckerError, NotExactError, NotProvenError, PipelineError
+from acker_redis import AckerError, InexactPipelineError, PipelineError, UnprovenEmissionError
 from acker_redis.spark import FlatMapOutput, Tracker
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spark.runtime.sessions import is_connect
@@ -158,7 +158,9 @@ def test_stored_rows_with_failed_writes_are_exact_or_refused(
         if lossy or ended.error is not None:
             assert ended.error is not None
             why = ended.error.__cause__ or ended.error
-            assert isinstance(why, (NotExactError, NotProvenError) if is_connect(run.spark) else NotExactError)
+            assert isinstance(
+                why, (InexactPipelineError, UnprovenEmissionError) if is_connect(run.spark) else InexactPipelineError
+            )
             assert not ended.notified
         else:
             assert set(ended.letters) == {1, 9, 17}
@@ -235,7 +237,9 @@ def test_second_sink_raising_completes_nothing(case: MakeCase) -> None:
         with contextlib.suppress(OSError):
             tracker.write(messages, unwritable)
 
-    assert "'write-2' ended with an error that the pipeline caught" in case(n=10).refused(swallowing, NotExactError)
+    assert "'write-2' ended with an error that the pipeline caught" in case(n=10).refused(
+        swallowing, InexactPipelineError
+    )
 
 
 @pytest.mark.parametrize(
@@ -288,7 +292,7 @@ def test_lost_cached_random_rows_never_mix_two_draws(case: MakeCase, lost: str) 
 
     ended = run.run(pipeline, retry=ONCE)
     why = ended.error and (ended.error.__cause__ or ended.error)
-    assert why is None or isinstance(why, (NotExactError, NotProvenError)), why
+    assert why is None or isinstance(why, (InexactPipelineError, UnprovenEmissionError)), why
     for name in ("out", "again"):
         for id, rows in by_message(run.written("id", "child", "of", name=name)).items():
             if id in ended.acked:
@@ -443,7 +447,7 @@ def test_untracked_row_drops_or_copies_ack_nothing(case: MakeCase, kind: str) ->
         rows = HARMFUL[kind](tracker.explode(messages, TWICE))
         tracker.write(rows, run.append())
 
-    text = run.refused(pipeline, NotExactError)
+    text = run.refused(pipeline, InexactPipelineError)
     assert "derived from the 60 messages are missing or duplicated" in text or kind == "where-of-all"
 
 
@@ -514,7 +518,7 @@ def test_empty_emissions_and_partitions_complete(case: MakeCase, n: int) -> None
     ended = run.complete(pipeline)
     assert len(ended.acked) == n
     wrong = case(n=n)
-    assert "ran no sink" in wrong.refused(lambda tracker, messages: None, NotExactError)
+    assert "ran no sink" in wrong.refused(lambda tracker, messages: None, InexactPipelineError)
 
 
 @pytest.mark.parametrize("lags", ["before", "between"])
@@ -602,7 +606,7 @@ def test_metrics_of_another_execution_ack_nothing(case: MakeCase, write: Callabl
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         tracker.write(messages, write)
 
-    assert "the function called no method of the writer that writes" in run.refused(pipeline, NotExactError)
+    assert "the function called no method of the writer that writes" in run.refused(pipeline, InexactPipelineError)
 
 
 def test_metrics_of_another_sink_or_emission_ack_nothing(case: MakeCase) -> None:
@@ -621,7 +625,7 @@ def test_metrics_of_another_sink_or_emission_ack_nothing(case: MakeCase) -> None
         tracker.write(messages, keeping)
         tracker.write(messages, again)
 
-    assert "the function called no method of the writer that writes" in run.refused(pipeline, NotExactError)
+    assert "the function called no method of the writer that writes" in run.refused(pipeline, InexactPipelineError)
     other = case(n=10)
     frames: list[DataFrame] = []
 
@@ -654,7 +658,7 @@ def test_branch_without_a_sink_acks_nothing_and_is_named(case: MakeCase) -> None
         tracker.write(tracker.filter(messages, "id > 3"), run.append())
         tracker.filter(messages, "id <= 3", name="low")
 
-    text = run.refused(unwritten, NotExactError)
+    text = run.refused(unwritten, InexactPipelineError)
     assert "did nothing with the rows of 'low'" in text
     assert "discard" in text
 
@@ -663,5 +667,7 @@ def test_branch_without_a_sink_acks_nothing_and_is_named(case: MakeCase) -> None
         tracker.discard(tracker.filter(messages, "id <= 3", name="low"))
 
     run.complete(discarded)
-    assert "ran no sink" in case(n=10).refused(lambda tracker, messages: messages.count(), NotExactError)
-    assert "ran no sink" in case(n=10).refused(lambda tracker, messages: tracker.discard(messages), NotExactError)
+    assert "ran no sink" in case(n=10).refused(lambda tracker, messages: messages.count(), InexactPipelineError)
+    assert "ran no sink" in case(n=10).refused(
+        lambda tracker, messages: tracker.discard(messages), InexactPipelineError
+    )

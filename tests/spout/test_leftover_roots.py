@@ -102,7 +102,7 @@ def work(acker: Acker, run_id: str, spout_id: int = 0, count: int = 10) -> Spout
 
 
 def left(acker: Acker) -> tuple[int, int]:
-    stats = acker.stats(oldest=False)
+    stats = acker.stats(with_oldest_age=False)
     return stats.pending, stats.unconfirmed_outcomes
 
 
@@ -117,7 +117,7 @@ def is_healthy(acker: Acker) -> bool:
 
 
 def in_flight(acker: Acker) -> Callable[[], bool]:
-    return lambda: acker.stats(oldest=False).pending >= 1000
+    return lambda: acker.stats(with_oldest_age=False).pending >= 1000
 
 
 def test_next_run_settles_leftover_roots_of_a_killed_run(
@@ -136,7 +136,7 @@ def test_next_run_settles_leftover_roots_of_a_killed_run(
     assert acker.stats().timed_out == 0
     shown = doctor(real_url)
     assert shown.exit_code == 0, shown.output
-    assert acker.admin.ends()[0].state == "finished"
+    assert acker.admin.last_run_ends()[0].state == "finished"
 
 
 @pytest.mark.parametrize(("number", "how"), [(signal.SIGINT, ""), (signal.SIGTERM, "sigterm")])
@@ -148,7 +148,7 @@ def test_interrupted_run_leaves_no_roots(
     process.send_signal(number)
     assert ended(process, 60) != 0
     assert left(acker) == (0, 0)
-    end = acker.admin.ends()[0]
+    end = acker.admin.last_run_ends()[0]
     assert (end.run_id, end.state, end.is_settled) == ("interrupted", "interrupted", True)
     assert is_healthy(acker)
     assert work(acker, "again").counts.late == 0
@@ -158,7 +158,7 @@ def test_interrupted_run_leaves_no_roots(
 def test_failed_run_leaves_no_roots_and_shows_its_error(real_url: str, acker: Acker, start: Callable[..., Any]) -> None:
     assert start("failed", how="error").wait(60) == 1
     assert left(acker) == (0, 0)
-    end = acker.admin.ends()[0]
+    end = acker.admin.last_run_ends()[0]
     assert (end.run_id, end.state, end.error) == ("failed", "failed", "ValueError: the driver's own mistake")
     acker.admin.rotate()  # no rotator runs here, which would be worse than a failed run after a while
     shown = doctor(real_url)
@@ -196,7 +196,7 @@ def test_abandoned_failed_run_is_no_longer_shown(url: str, acker: Acker) -> None
     assert doctor(url).exit_code == 1
     shown = CliRunner().invoke(app, ["abandon", "--redis", url, "--app", "orders", "--run", "failed", "--yes"])
     assert shown.exit_code == 0
-    assert acker.admin.ends() == {} and is_healthy(acker)
+    assert acker.admin.last_run_ends() == {} and is_healthy(acker)
 
 
 def test_killed_run_without_a_successor_is_shown_in_status(url: str, acker: Acker, start: Callable[..., Any]) -> None:
@@ -218,7 +218,7 @@ def test_damaged_run_end_does_not_block_runs(url: str, acker: Acker, raw: Any, t
     raw.hset("acker:{orders}:ends", "x", text)
     assert doctor(url).exit_code in (0, 1)
     assert work(acker, "run").counts.acked == 10
-    assert acker.admin.ends()[0].state == "finished"
+    assert acker.admin.last_run_ends()[0].state == "finished"
 
 
 def test_leftover_roots_of_another_spout_id_are_settled(url: str, acker: Acker, start: Callable[..., Any]) -> None:
@@ -268,7 +268,7 @@ def test_silent_server_does_not_delay_the_end_of_a_run(
     server = start_server()
     acker = open_acker(server.url, app="orders", shards=2, lanes=2, message_timeout_secs=60)
     process = start("interrupted", url=server.url)
-    wait_until(lambda: acker.stats(oldest=False).pending == 1000, "its emission has ended")
+    wait_until(lambda: acker.stats(with_oldest_age=False).pending == 1000, "its emission has ended")
     os.kill(server.pid, signal.SIGSTOP)
     process.send_signal(signal.SIGINT)
     ended(process, leftover_roots.ERROR_SECS + 60)  # while the server says nothing
@@ -297,8 +297,8 @@ def test_run_that_lost_its_lane_keeps_its_successors_roots(
 
     with pytest.raises(OSError, match="goes on"):
         run_spout(spout, emit, progress)
-    assert acker.stats(oldest=False).pending == 0
-    assert acker.admin.ends()[0].state == "begun"
+    assert acker.stats(with_oldest_age=False).pending == 0
+    assert acker.admin.last_run_ends()[0].state == "begun"
     kinds = [outcome.kind for outcome in other.poll(max_outcomes=1000, consumer="spout-0", lane=0)]
     assert (kinds.count("ack"), kinds.count("fail")) == (1, 100)
 
@@ -308,7 +308,7 @@ def test_error_before_the_lease_writes_no_run_end(url: str, acker: Acker) -> Non
     lease.acquire()
     with pytest.raises(AckerError, match="in use by another run"):
         work(acker, "second")
-    assert acker.admin.ends() == {}
+    assert acker.admin.last_run_ends() == {}
     lease.release()
 
 
@@ -359,4 +359,4 @@ def test_restored_snapshot_keeps_no_roots_of_a_finished_run(
     for _ in range(4):
         acker.admin.rotate(force=True)
     assert left(acker) == (0, 0)
-    assert acker.admin.ends()[0].is_settled
+    assert acker.admin.last_run_ends()[0].is_settled

@@ -141,7 +141,7 @@ def careful(messages: int, poison: set[int], max_pending: int | None = None) -> 
     """A spout that ends if all fail."""
     retry = RetryPolicy(max_attempts=2, first_delay_secs=0)
     made = spout(fake_acker(), messages, retry=retry, max_spout_pending=max_pending)
-    made.state.stops_if_all_fail = True
+    made.state.stops_if_broken = True
     return made, Job(made, poison)
 
 
@@ -156,7 +156,7 @@ def test_few_messages_that_all_break_their_jobs_are_not_dead_lettered(count: int
 
 def test_run_that_counts_every_failed_job_returns_with_dead_letters_alone() -> None:
     made, job = careful(3, {0, 1, 2})
-    made.state.stops_if_all_fail = False
+    made.state.stops_if_broken = False
     run_spout(made, job)
     assert (set(made.dead_letters), made.done) == ({0, 1, 2}, True)
 

@@ -15,12 +15,12 @@ from acker_redis import (
     AckerError,
     BadConfigError,
     ConnectionLostError,
+    InexactPipelineError,
     JobFailedError,
-    NotExactError,
-    NotProvenError,
     OutageError,
     ServerOutOfMemoryError,
     ServerRefusesWritesError,
+    UnprovenEmissionError,
 )
 from acker_redis.acker import app_of
 from acker_redis.client.replies import as_dict
@@ -126,7 +126,7 @@ def test_run_replays_messages_that_failed_emission_did_not_init(no_pauses: None)
         acker.init_many(part, np.full(len(part), 7), 0)
         acker.ack_many(part, np.full(len(part), 7))
         if emission.number == 0:
-            raise NotProvenError("a spout_id was lost")
+            raise UnprovenEmissionError("a spout_id was lost")
 
     counts = run_spout(made, emit)
     assert (counts.acked, counts.lost, counts.replayed) == (3, 2, 2)
@@ -136,7 +136,7 @@ def test_run_ends_after_three_unproven_emissions_in_a_row(no_pauses: None) -> No
     made = spout(fake_acker(), messages=1)
 
     def emit(emission: Emission) -> None:
-        raise NotProvenError("spout_ids were lost")
+        raise UnprovenEmissionError("spout_ids were lost")
 
     with pytest.raises(
         AckerError, match=r"3 emissions in a row had no effect.* The last error was: spout_ids were lost"
@@ -362,7 +362,7 @@ def test_messages_that_never_become_roots_end_the_run_early() -> None:
     def emit_others(emission: Emission) -> None:
         acker.init_many(emission.roots + 1, np.zeros(len(emission.roots), np.int64), 0)
 
-    with pytest.raises(NotExactError, match="None of the 250 messages of this emission became a root"):
+    with pytest.raises(InexactPipelineError, match="None of the 250 messages of this emission became a root"):
         run_spout(made, emit_others)
     assert (made.counts.emitted, made.counts.dead_lettered) == (500, 0)
 
@@ -436,7 +436,7 @@ def test_an_emission_exempts_roots_that_it_fails(no_pauses: None) -> None:
         if emission.number == 0:
             made.marks.exempt(emission.roots)
             acker.fail_many(emission.roots)
-            raise NotProvenError("lost a spout_id")
+            raise UnprovenEmissionError("lost a spout_id")
 
     counts = run_spout(made, emit)
     assert (counts.acked, counts.failed, counts.dead_lettered) == (3, 3, 0)
@@ -456,7 +456,7 @@ def test_pause_grows_after_each_failed_emission(monkeypatch: pytest.MonkeyPatch)
 
     def emit(emission: Emission) -> None:
         if emission.number < 2:
-            raise NotProvenError("lost a spout_id")
+            raise UnprovenEmissionError("lost a spout_id")
         acker.init_many(emission.roots, np.zeros(3, np.int64), 0)
 
     assert run_spout(made, emit).acked == 3
@@ -515,9 +515,9 @@ def test_log_of_error_that_ends_the_run_promises_no_replay(caplog: pytest.LogCap
     made = spout(fake_acker())
 
     def emit(emission: Emission) -> None:
-        raise NotExactError("rows are missing")
+        raise InexactPipelineError("rows are missing")
 
-    with pytest.raises(NotExactError):
+    with pytest.raises(InexactPipelineError):
         run_spout(made, emit)
     assert "replayed" not in caplog.text
 

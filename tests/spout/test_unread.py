@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from redis.backoff import NoBackoff
 
-from acker_redis import NotProvenError, OutageError
+from acker_redis import OutageError, UnprovenEmissionError
 from acker_redis.acker import app_of
 from acker_redis.model.arrays import Int64Array, UInt64Array
 from acker_redis.model.roots import root_ids
@@ -95,7 +95,7 @@ def test_unproven_messages_are_emitted_again_with_their_ids(made: Spout, monkeyp
             made.marks.exempt(begun.roots)
             made.acker.init_many(begun.roots, np.ones(2, np.int64), 0)
             made.acker.fail_many(begun.roots)
-            raise NotProvenError("Spark ran a task twice")
+            raise UnprovenEmissionError("Spark ran a task twice")
         made.acker.init_many(emission.roots, np.zeros_like(emission.roots), 0)
 
     counts = run_spout(made, emit)

@@ -133,7 +133,7 @@ def test_recovered_shard_keeps_its_part_of_the_limit(source: Any, raw: Any, conn
     raw.delete(*lost)
     with pytest.raises(LedgerLostError):
         acker.admin.pause() and acker.poll()
-    assert acker.recover() == [1]
+    assert acker.reopen() == [1]
     assert raw.hget("acker:{orders:1}:meta", "max_pending") == b"3"
     later = connect(app="orders", shards=2)
     assert later.admin.limits() == allowed
@@ -280,7 +280,7 @@ def with_death_row(connect: Callable[..., Acker], app: str, roots: int) -> Acker
 
 
 def drained(acker: Acker) -> int:
-    return acker.stats(oldest=False).timed_out
+    return acker.stats(with_oldest_age=False).timed_out
 
 
 def test_apps_have_equal_parts_of_a_rotator(url: str, connect: Callable[..., Acker]) -> None:

@@ -78,7 +78,7 @@ def full_round(acker: Acker) -> None:
     assert {o.reason for o in take(acker, 150)} == {"timeout"}
     stats = acker.stats()
     assert (stats.pending, stats.unowned, stats.unconfirmed_outcomes, stats.timed_out) == (0, 0, 0, 150)
-    assert acker.recover() == []
+    assert acker.reopen() == []
 
     minted = acker.new_roots(64)  # whole blocks: another way through the scripts
     assert acker.init_many(minted, minted, 3).applied == 64

@@ -220,10 +220,10 @@ def _broken(operator: str, count: int, reason: Reason, *, is_branch: bool) -> Op
     if operator == READ_FILES and not reason.retry:
         return OperatorBrokenError(
             f"{count} records of {operator} can't be read, and no record could be. Its schema is probably wrong, so {done}. "
-            "Correct it and run again. If the records are really bad, set stop_if_all_fail=False. One of them: "
+            "Correct it and run again. If the records are really bad, set stop_if_broken=False. One of them: "
             f"{reason.text}"
         )
     return OperatorBrokenError(
         f"{count} messages failed in {operator!r}, which has not processed any message ({reason.text}). The operator is "
-        f"probably broken, so {done}. Fix it and run again. If the messages are really bad, set stop_if_all_fail=False."
+        f"probably broken, so {done}. Fix it and run again. If the messages are really bad, set stop_if_broken=False."
     )

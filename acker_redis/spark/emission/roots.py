@@ -17,7 +17,13 @@ from typing import Self, TypeVar
 import numpy as np
 
 from acker_redis.acker import app_of
-from acker_redis.errors import AckerError, LedgerLostError, NotExactError, PendingLimitError, ServerUnavailableError
+from acker_redis.errors import (
+    AckerError,
+    InexactPipelineError,
+    LedgerLostError,
+    PendingLimitError,
+    ServerUnavailableError,
+)
 from acker_redis.model import ids
 from acker_redis.model.arrays import Int64Array, UInt64Array
 from acker_redis.model.blocks import Index
@@ -165,7 +171,7 @@ class EmissionRoots:
         If not all failed rows were reported, the others are unknown. They fail, too, without counting an attempt.
 
         Raises:
-            NotExactError: a failure names a root of another emission, or a failed row names none.
+            InexactPipelineError: a failure names a root of another emission, or a failed row names none.
             AckerError: the roots could not be initialised, or the server is unreachable.
         """
         failed = list(failed)
@@ -205,7 +211,7 @@ class EmissionRoots:
             places = [index.rows_of(np.frombuffer(packed, np.uint64)) for packed in failure.reasons.values()]
             foreign = sum(int(np.count_nonzero(rows < 0)) for rows in places)
             if foreign or failure.rootless:
-                raise NotExactError(
+                raise InexactPipelineError(
                     f"{failure.rows:,} rows failed in {failure.component!r}, but {failure.rootless:,} of them name no "
                     f"message, and {foreign:,} messages they name are not part of this emission. The failed messages are "
                     "unknown, so nothing was acked. Keep the column _roots as it is, also in rows that you unite with others."
@@ -321,7 +327,7 @@ class EmissionRoots:
             return call()
         except LedgerLostError:
             # The spout notices the loss itself and emits again, so nothing waits for these roots any more.
-            self._acker.recover()
+            self._acker.reopen()
             return call()
 
     def _vals(self, rows: Rows) -> UInt64Array:

@@ -13,14 +13,14 @@ from acker_redis.errors import (
     AckerError,
     BadBatchError,
     BadConfigError,
+    InexactPipelineError,
     JobFailedError,
-    NotAcceptedError,
-    NotExactError,
-    NotProvenError,
     OutageError,
+    OutputNotWrittenError,
     PipelineError,
     ServerUnavailableError,
     StoppedError,
+    UnprovenEmissionError,
 )
 from acker_redis.model.arrays import Int64Array
 from acker_redis.outages import is_outage
@@ -47,7 +47,7 @@ from acker_redis.spout.spout import Spout
 
 log = logging.getLogger("acker_redis.spark")
 
-MISTAKES = (PipelineError, BadBatchError, BadConfigError, NotExactError, NotAcceptedError)
+MISTAKES = (PipelineError, BadBatchError, BadConfigError, InexactPipelineError, OutputNotWrittenError)
 """Errors that no retry can fix."""
 
 Pipeline: TypeAlias = Callable[[Tracker, DataFrame], object]
@@ -270,7 +270,7 @@ class EmissionRunner:
                 finally:
                     proof.wait_for_actions()
                 proof.check_covered()
-            except NotProvenError as exc:
+            except UnprovenEmissionError as exc:
                 if repeat or not proof.may_repeat:
                     raise
                 log.warning("not proven, will run the pipeline once more run_id=%s error=%s", spout.run_id, exc)
@@ -309,7 +309,7 @@ def _blaming(
 
 def _error_for_spout(error: Exception, blame: Blame) -> Exception:
     """Convert an error into the one that the spout gets, shortened to one line if that is enough."""
-    if isinstance(error, (ServerUnavailableError, NotProvenError, *MISTAKES)):
+    if isinstance(error, (ServerUnavailableError, UnprovenEmissionError, *MISTAKES)):
         return error
     if blame is Blame.PIPELINE:
         gone = "Spark's JVM exited or its context was stopped. Waiting can't fix that. Restart the program."

@@ -11,7 +11,13 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from acker_redis.acker import app_of
-from acker_redis.errors import AckerError, NotAcceptedError, NotProvenError, OutageError, ServerUnavailableError
+from acker_redis.errors import (
+    AckerError,
+    OutageError,
+    OutputNotWrittenError,
+    ServerUnavailableError,
+    UnprovenEmissionError,
+)
 from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.proof.blame import Blame, blame_of, is_mistake, line_of
 from acker_redis.spark.proof.proof import Proof
@@ -68,12 +74,12 @@ class WholeOutput:
         """Wrap an emission. Yields whether its output may be written; counts it as refused if it breaks.
 
         Raises:
-            NotAcceptedError: too many emissions were refused.
+            OutputNotWrittenError: too many emissions were refused.
         """
         is_whole = self.spout.state.is_whole(emission)
         try:
             yield is_whole
-        except (ServerUnavailableError, NotAcceptedError):
+        except (ServerUnavailableError, OutputNotWrittenError):
             raise
         except Exception as exc:
             if is_whole and blame_of(exc, spark, tag) in (Blame.ROWS, Blame.PIPELINE):
@@ -99,7 +105,7 @@ class WholeOutput:
             The outage that kept a sink from writing, which the run waits for; None if there was none.
 
         Raises:
-            NotAcceptedError: too many emissions were refused.
+            OutputNotWrittenError: too many emissions were refused.
         """
         if failed or not is_whole or not self.spout.state.accept(emission):
             if is_whole and counts:
@@ -117,7 +123,7 @@ class WholeOutput:
         except Exception as exc:
             # No search for a poison message: the output is made of all messages.
             blame = blame_of(exc, proof.session, proof.job_tag)
-            is_retried = blame.in_a_job or isinstance(acker_error_in(exc), NotProvenError)
+            is_retried = blame.in_a_job or isinstance(acker_error_in(exc), UnprovenEmissionError)
             if blame is Blame.PIPELINE and self.begun.keys() - {writing}:
                 # Outputs of two runs would be left beside each other.
                 is_retried |= not is_mistake(exc, proof.session)
@@ -155,19 +161,21 @@ class WholeOutput:
         A mistake such as a wrong schema, or a broken input, must not replace the output with a few rows.
 
         Raises:
-            NotAcceptedError: every message is a dead letter, or more than `max_dead_letters`.
+            OutputNotWrittenError: every message is a dead letter, or more than `max_dead_letters`.
         """
         dead, share = self.spout.counts.dead_lettered, self.max_dead_letters
         if not dead or self.written or self.spout.pending:
             return
         advice = f"{self._state} Inspect the dead letters, fix their cause, and run again"
         if dead == self.messages:
-            raise NotAcceptedError(f"All {dead:,} messages are dead letters, so the output would be empty. {advice}.")
+            raise OutputNotWrittenError(
+                f"All {dead:,} messages are dead letters, so the output would be empty. {advice}."
+            )
         share = DEFAULT_SHARE if share is None else share
         # a float times a number may be just below an integer
         most = share if isinstance(share, int) else math.floor(Fraction(str(float(share))) * self.messages)
         if dead > most:
-            raise NotAcceptedError(
+            raise OutputNotWrittenError(
                 f"{dead:,} of {self.messages:,} messages are dead letters, but max_dead_letters={share} accepts {most:,}, so "
                 f"the output would lack too many rows. {advice}, or set max_dead_letters to accept them."
             )
@@ -200,7 +208,7 @@ class WholeOutput:
     def _refuse(self, cause: str) -> None:
         self.refused += 1
         if self.refused >= self.limit:
-            raise NotAcceptedError(
+            raise OutputNotWrittenError(
                 f"The output could not be written as a whole, because each of {self.refused} emissions of all remaining "
                 f"messages failed. Nothing was acked. {self._state} Look for an intermittent failure. Last cause: {cause}"
             )

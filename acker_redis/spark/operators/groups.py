@@ -55,9 +55,9 @@ def of_one_message(frame: DataFrame, name: str, equation: Equation) -> DataFrame
 
 def _refuse_several(frame: DataFrame, several: str, name: str, equation: Equation) -> DataFrame:
     text = (  # on a line of its own, as `worker_errors` reads it
-        f"\nacker_redis.errors.NotExactError: {name!r}: rows of several messages came together, although a key has the name "
-        "of the column of message ids. The column probably holds other values now. Rename it, and pass partial=True if rows "
-        "of this emission's messages may come together.\n"
+        f"\nacker_redis.errors.InexactPipelineError: {name!r}: rows of several messages came together, although a key has the "
+        "name of the column of message ids. The column probably holds other values now. Rename it, and pass partial=True if "
+        "rows of this emission's messages may come together.\n"
     )
     checked = F.expr(f"IF({several}, raise_error({sql.literal(text)}), {SHARE})")
     return with_columns(frame, {SHARE: checked}, equation)

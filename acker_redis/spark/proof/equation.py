@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis.errors import NotExactError, PipelineError
+from acker_redis.errors import InexactPipelineError, PipelineError
 from acker_redis.spark.protocol.columns import ROOTS, SHARE
 from acker_redis.spark.protocol.shares import MASK
 from acker_redis.spark.runtime import frames
@@ -114,7 +114,7 @@ def equation_of(frame: DataFrame, emission: str, operator: str) -> Equation:
 
     Raises:
         PipelineError: the frame isn't tracked, or belongs to another emission.
-        NotExactError: its shares or roots were not computed by a tracker.
+        InexactPipelineError: its shares or roots were not computed by a tracker.
     """
     known = _known.get(frame)
     if known is not None and known.emission == emission:
@@ -134,7 +134,7 @@ def equation_of(frame: DataFrame, emission: str, operator: str) -> Equation:
         )
     carried = fields[SHARE].metadata.get(_KEY)
     if carried is None:
-        raise NotExactError(
+        raise InexactPipelineError(
             f"{operator!r}: the column {SHARE} was not computed by the tracker, or its rows come from a file or table. Keep "
             "the column as it is. Use tracker.checkpoint to cut a plan, and tracker.group_by, join or union_by_name to "
             "combine rows."
@@ -151,7 +151,7 @@ def equation_of(frame: DataFrame, emission: str, operator: str) -> Equation:
             "Spark reads it only if it is needed."
         )
     if fields[ROOTS].metadata.get(_ROOTS_KEY) != equation.maker_of_roots:
-        raise NotExactError(
+        raise InexactPipelineError(
             f"{operator!r}: the column {ROOTS} was not computed by the tracker, or comes from another frame. Failed rows "
             "would fail other messages, or none. Keep the column as it is, and use tracker.group_by, join or union_by_name "
             "to combine rows."

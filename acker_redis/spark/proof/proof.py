@@ -15,7 +15,7 @@ from typing import NamedTuple, NoReturn
 
 from pyspark.sql import DataFrame, SparkSession
 
-from acker_redis.errors import NotExactError, NotProvenError, PipelineError
+from acker_redis.errors import InexactPipelineError, PipelineError, UnprovenEmissionError
 from acker_redis.spark import checks
 from acker_redis.spark.proof import meters, plans
 from acker_redis.spark.proof.blame import note_action
@@ -290,8 +290,8 @@ class Proof:
             Sum of the shares of the rows removed before the action.
 
         Raises:
-            NotExactError: rows are missing or were copied, and Spark ran nothing twice.
-            NotProvenError: the same, or meters are missing, and Spark ran something twice or read a cache. Retry it.
+            InexactPipelineError: rows are missing or were copied, and Spark ran nothing twice.
+            UnprovenEmissionError: the same, or meters are missing, and Spark ran something twice or read a cache. Retry it.
         """
 
         def has_meter(execution: Execution) -> bool:
@@ -336,7 +336,7 @@ class Proof:
         """Check that each action is proven and each frame is covered.
 
         Raises:
-            NotExactError: an action isn't proven, a frame isn't covered, or there is no action.
+            InexactPipelineError: an action isn't proven, a frame isn't covered, or there is no action.
             PipelineError: an action was called after the pipeline had returned.
             Exception: an action raised it in a thread of the program, which kept it to itself.
         """
@@ -345,16 +345,16 @@ class Proof:
             raise self._unraised[0]
         broken_off = [name for name in self._actions if name not in self.proven]
         if broken_off:
-            raise NotExactError(
+            raise InexactPipelineError(
                 f"{', '.join(map(repr, broken_off))} ended with an error that the pipeline caught, so it is unknown which "
                 "rows were written. Let the error leave the pipeline, or pass on_error='fail', which fails the rows."
             )
         if not self.proven:
-            raise NotExactError(f"The pipeline ran no sink, so none of its messages can be done. {_END}")
+            raise InexactPipelineError(f"The pipeline ran no sink, so none of its messages can be done. {_END}")
         taken = {source for node in self._nodes.values() for source in node.sources}
         open_ends = [name for name in self._nodes if name not in self._covered | taken]
         if open_ends:
-            raise NotExactError(
+            raise InexactPipelineError(
                 f"The pipeline did nothing with the rows of {', '.join(map(repr, open_ends))}, so those can't be done. {_END}"
             )
 
@@ -432,25 +432,27 @@ class Proof:
         """Raise the error of an unproven action.
 
         Raises:
-            NotProvenError: it may be Spark's fault, so the emission is retried.
-            NotExactError: it is the pipeline's fault.
+            UnprovenEmissionError: it may be Spark's fault, so the emission is retried.
+            InexactPipelineError: it is the pipeline's fault.
         """
         if is_connect(self.session):
             if is_unknown or node.name not in self.mismatched:
                 if not is_unknown:
                     self.mismatched.add(node.name)
                 self.may_repeat = not self.exports
-                raise NotProvenError(f"{text} Spark Connect doesn't tell whether tasks ran twice, so this is retried.")
-            raise NotExactError(f"{text} It was so twice in a row. {_ADVICE_OF_A_CLIENT}" if execution else text)
+                raise UnprovenEmissionError(
+                    f"{text} Spark Connect doesn't tell whether tasks ran twice, so this is retried."
+                )
+            raise InexactPipelineError(f"{text} It was so twice in a row. {_ADVICE_OF_A_CLIENT}" if execution else text)
         if reruns.any_fault(self.session, self.job_tag):
-            raise NotProvenError(f"{text} Spark tasks failed or ran twice meanwhile, so this is retried.")
+            raise UnprovenEmissionError(f"{text} Spark tasks failed or ran twice meanwhile, so this is retried.")
         if execution is None or meter is None:
-            raise NotExactError(text)
+            raise InexactPipelineError(text)
         changes = plans.changes(execution.query, meter, node.name)
         advice = f" {plans.advice(changes)}" if changes else ""
         if plans.is_cached(execution.query):
-            raise NotProvenError(f"{text} {_CACHED}{advice}")
-        raise NotExactError(f"{text}{advice or f' {_ADVICE}'}")
+            raise UnprovenEmissionError(f"{text} {_CACHED}{advice}")
+        raise InexactPipelineError(f"{text}{advice or f' {_ADVICE}'}")
 
     def _cover(self, name: str) -> None:
         names = [name]

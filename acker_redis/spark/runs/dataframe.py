@@ -64,7 +64,7 @@ def run_tracked(
     retry: RetryPolicy | None = None,
     output: Output = "by_message",
     max_dead_letters: float | None = None,
-    stop_if_all_fail: bool = True,
+    stop_if_broken: bool = True,
     dead_letter_bytes: int = 0,
     only_dead_letters: DeadLetterFilter | None = None,
     max_spout_pending: int | None = None,
@@ -109,9 +109,9 @@ def run_tracked(
             or more than `max_dead_letters`, nothing is written. `whole` can't be combined with an `offset_file`,
             `max_spout_pending`, export, or a `replay` from elsewhere than the source.
         max_dead_letters: largest number of dead letters with which an output `whole` is written, as an int; or their share
-            of all messages, as a float from 0.0 to below 1.0. The run ends with `NotAcceptedError` once there are more.
+            of all messages, as a float from 0.0 to below 1.0. The run ends with `OutputNotWrittenError` once there are more.
             None: half of the messages. Only for `whole`.
-        stop_if_all_fail: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
+        stop_if_broken: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
             pipeline doesn't declare, in an operator that has processed none. With `by_message`, the run completes all other
             messages first if a sink has got rows. False: such exceptions count as attempts from the first one, as they do
             if the source has fewer than 20 messages. It is also whether to end with an error, and to dead-letter no message
@@ -146,12 +146,12 @@ def run_tracked(
         BadConfigError: a setting is out of range or of the wrong type; the offset file belongs to another app or source, is
             in use, or is inside the source's folder; an executor can't reach the acker with `executor_url`; or `run_id`
             belongs to an earlier run. Nothing was emitted.
-        NotExactError: the messages can't be read again; the pipeline ran no sink or leaves rows without one; or rows were
-            dropped or copied by other means than the tracker's operators. Nothing was acked.
-        OperatorBrokenError: see `stop_if_all_fail`. Nothing was dead-lettered because of it.
-        NotAcceptedError: with output `whole`, each of `max_attempts + 2` emissions of all remaining messages had a failure,
-            or every message or more than `max_dead_letters` are dead letters, so the output would be empty or lack most
-            rows. Nothing was acked. The previous output is still there, unless a writer has broken it.
+        InexactPipelineError: the messages can't be read again; the pipeline ran no sink or leaves rows without one; or rows
+            were dropped or copied by other means than the tracker's operators. Nothing was acked.
+        OperatorBrokenError: see `stop_if_broken`. Nothing was dead-lettered because of it.
+        OutputNotWrittenError: with output `whole`, each of `max_attempts + 2` emissions of all remaining messages had a
+            failure, or every message or more than `max_dead_letters` are dead letters, so the output would be empty or lack
+            most rows. Nothing was acked. The previous output is still there, unless a writer has broken it.
         AckerError: same as `run_spout`. The library's own errors keep their type if a Python worker raised them.
         Exception: the pipeline function raised it in the driver. The run ends at once, and no message loses an attempt.
             Connection and timeout errors don't end the run: it waits for their end for up to ten minutes. With output
@@ -160,7 +160,7 @@ def run_tracked(
     """
     settings = run_settings(
         "run_tracked", pipeline, acker=acker, executor_url=executor_url, spout_id=spout_id, retry=retry,
-        stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
+        stop_if_broken=stop_if_broken, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
         dead_letter_bytes=dead_letter_bytes, on_messages_done=on_messages_done, progress=progress,
     )  # fmt: skip
     notify = None if on_messages_done is None else with_retries(on_messages_done, "on_messages_done")
@@ -240,14 +240,12 @@ def run_dataframe(
                     spout.add(source.read_ids(offsets, partition, offset))
             if claimed:
                 app_of(acker).claim_run(run_id)
-        health = OperatorHealth(
-            everything_counts=not settings.stop_if_all_fail, completes_others=output == "by_message"
-        )
+        health = OperatorHealth(everything_counts=not settings.stop_if_broken, completes_others=output == "by_message")
         if not spout.state.unread:
             health.expect(spout.state.fresh)
         whole_output = WholeOutput(spout, spout.state.fresh, max_dead_letters) if output == "whole" else None
         spout.state.one_by_one = whole_output is not None
-        spout.state.stops_if_all_fail = settings.stop_if_all_fail
+        spout.state.stops_if_broken = settings.stop_if_broken
         runner = EmissionRunner(
             spout,
             pipeline,

@@ -32,7 +32,7 @@ def run_exported(
     column: str = "anchors",
     replay: ReplayFrom | None = None,
     retry: RetryPolicy | None = None,
-    stop_if_all_fail: bool = True,
+    stop_if_broken: bool = True,
     dead_letter_bytes: int = 0,
     max_spout_pending: int | None = None,
     emit_timeout_secs: float | None = None,
@@ -63,7 +63,7 @@ def run_exported(
         column: name of the column with the anchors, in any encoding of `Tracker.export`.
         replay: source from which failed messages are read again; see `ReplayFrom`. None: `rows`.
         retry: policy for emitting again; see `RetryPolicy`. An attempt counts only against a message that can be to blame.
-        stop_if_all_fail: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
+        stop_if_broken: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
             pipeline doesn't declare, in an operator that has processed none. The run completes all other messages first if
             a sink has got rows. False: such exceptions count as attempts from the first one. It is also whether to end with
             an error, and to dead-letter no message for failed jobs, if no message has come through in this run.
@@ -80,14 +80,15 @@ def run_exported(
         PipelineError: the column is missing, or rows have no anchors or those of another row. Nothing was emitted.
         BadConfigError: a setting is out of range or of the wrong type; the app has only one lane; an executor can't reach
             the acker with `executor_url`; or `run_id` belongs to an earlier run. Nothing was emitted.
-        NotExactError: the pipeline ran no sink, or rows were dropped or copied by other means than the tracker's operators.
-        OperatorBrokenError: see `stop_if_all_fail`. Nothing was dead-lettered because of it.
+        InexactPipelineError: the pipeline ran no sink, or rows were dropped or copied by other means than the tracker's
+            operators.
+        OperatorBrokenError: see `stop_if_broken`. Nothing was dead-lettered because of it.
         AckerError: the server was unreachable for too long, or lost its data.
         Exception: the pipeline function raised it in the driver.
     """
     settings = run_settings(
         "run_exported", pipeline, acker=acker, executor_url=executor_url, spout_id=spout_id, retry=retry,
-        stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
+        stop_if_broken=stop_if_broken, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
         dead_letter_bytes=dead_letter_bytes, progress=progress,
     )  # fmt: skip
     source = replay_from("run_exported", replay)

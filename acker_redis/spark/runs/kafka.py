@@ -63,7 +63,7 @@ def run_kafka(
     dead_letters: str | None = None,
     imports: bool = False,
     retry: RetryPolicy | None = None,
-    stop_if_all_fail: bool = True,
+    stop_if_broken: bool = True,
     dead_letter_bytes: int = 0,
     max_spout_pending: int = 10_000,
     max_pending_bytes: int = 256 * 2**20,
@@ -116,7 +116,7 @@ def run_kafka(
             `acker-anchors` are processed like others. The header is hidden from the pipeline. A damaged one makes its record
             a dead letter.
         retry: policy for emitting again; see `RetryPolicy`.
-        stop_if_all_fail: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
+        stop_if_broken: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
             pipeline doesn't declare, in an operator that has processed none. False: such exceptions count as attempts from
             the first one.
         dead_letter_bytes: longest record that a dead letter keeps as JSON, in bytes, at most 1 MiB; 0: only its place.
@@ -134,8 +134,9 @@ def run_kafka(
             executor can't reach the acker with `executor_url`. With `imports`, also: a topic is exported for another group,
             or the app has only one lane.
         PipelineError: confluent-kafka is not installed.
-        NotExactError: the pipeline ran no sink, or rows were dropped or copied by other means than the tracker's operators.
-        OperatorBrokenError: see `stop_if_all_fail`. Nothing was dead-lettered because of it.
+        InexactPipelineError: the pipeline ran no sink, or rows were dropped or copied by other means than the tracker's
+            operators.
+        OperatorBrokenError: see `stop_if_broken`. Nothing was dead-lettered because of it.
         AckerError: a server was unreachable for too long, or lost its data; the brokers refuse the member; or see `on_lost`
             and `on_recreated`.
         Exception: the pipeline function raised it in the driver.
@@ -143,7 +144,7 @@ def run_kafka(
     started = time.monotonic()
     settings = run_settings(
         "run_kafka", pipeline, acker=acker, executor_url=executor_url, spout_id=0, retry=retry,
-        stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
+        stop_if_broken=stop_if_broken, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
         dead_letter_bytes=dead_letter_bytes, progress=progress,
     )  # fmt: skip
     if max_spout_pending is None:
@@ -183,7 +184,7 @@ def run_kafka(
         member = GroupMember(client, names, start, records, commit_secs, records.known_id)
         stack.callback(member.close)
         records.spout, records.member = spout, member
-        health = OperatorHealth(everything_counts=not stop_if_all_fail, goes_on=True, max_open=max_spout_pending)
+        health = OperatorHealth(everything_counts=not stop_if_broken, goes_on=True, max_open=max_spout_pending)
         tracked = failing_bad_anchors(pipeline) if imports else pipeline
         runner = EmissionRunner(spout, tracked, RECORD, health, url, emit_timeout_secs, shown_id=IDENTITY)
 

@@ -166,7 +166,7 @@ class RunSettings:
     executor_url: str | None = field(repr=False)  # may hold a password
     spout_id: int
     retry: RetryPolicy
-    stop_if_all_fail: bool
+    stop_if_broken: bool
     emit_timeout_secs: float | None
     max_spout_pending: int | None
     dead_letter_bytes: int
@@ -244,7 +244,7 @@ def run_settings(
     executor_url: str | None,
     spout_id: int,
     retry: RetryPolicy | None,
-    stop_if_all_fail: bool,
+    stop_if_broken: bool,
     emit_timeout_secs: float | None,
     max_spout_pending: int | None,
     dead_letter_bytes: int,
@@ -261,8 +261,8 @@ def run_settings(
         raise BadConfigError(
             f"{call}: executor_url={executor_url!r} is not a URL. Pass one, such as redis://server:6379/0."
         )
-    if not isinstance(stop_if_all_fail, bool):
-        raise BadConfigError(f"{call}: stop_if_all_fail={stop_if_all_fail!r} is not a bool. Set it to True or False.")
+    if not isinstance(stop_if_broken, bool):
+        raise BadConfigError(f"{call}: stop_if_broken={stop_if_broken!r} is not a bool. Set it to True or False.")
     if emit_timeout_secs is not None:
         check_finite("emit_timeout_secs", emit_timeout_secs)
         if not emit_timeout_secs:
@@ -275,7 +275,7 @@ def run_settings(
         if callback is not None and not callable(callback):
             raise BadConfigError(f"{call}: {name}={callback!r} is not callable. Pass a function, or omit it.")
     return RunSettings(
-        acker, executor_url, ids.to_spout_id(spout_id), RetryPolicy() if retry is None else retry, stop_if_all_fail,
+        acker, executor_url, ids.to_spout_id(spout_id), RetryPolicy() if retry is None else retry, stop_if_broken,
         emit_timeout_secs, max_spout_pending, dead_letter_bytes,
     )  # fmt: skip
 

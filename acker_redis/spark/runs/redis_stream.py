@@ -53,7 +53,7 @@ def run_redis_stream(
     consumer: str,
     stop: threading.Event,
     retry: RetryPolicy | None = None,
-    stop_if_all_fail: bool = True,
+    stop_if_broken: bool = True,
     dead_letter_bytes: int = 0,
     max_spout_pending: int = 10_000,
     claim_secs: float = 60.0,
@@ -90,7 +90,7 @@ def run_redis_stream(
         consumer: name of this process within the group. It must be unique, and the same after a restart.
         stop: event to set from another thread or a signal handler. The current emission is finished first.
         retry: policy for emitting again; see `RetryPolicy`.
-        stop_if_all_fail: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
+        stop_if_broken: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
             pipeline doesn't declare, in an operator that has processed none. False: such exceptions count as attempts from
             the first one.
         dead_letter_bytes: longest message that a dead letter keeps as JSON, in bytes, at most 1 MiB; 0: only its id.
@@ -109,15 +109,16 @@ def run_redis_stream(
     Raises:
         BadConfigError: a setting is out of range or of the wrong type, or an executor can't reach the acker with
             `executor_url`.
-        NotExactError: the pipeline ran no sink, or rows were dropped or copied by other means than the tracker's operators.
-        OperatorBrokenError: see `stop_if_all_fail`. Nothing was dead-lettered because of it.
+        InexactPipelineError: the pipeline ran no sink, or rows were dropped or copied by other means than the tracker's
+            operators.
+        OperatorBrokenError: see `stop_if_broken`. Nothing was dead-lettered because of it.
         AckerError: a server was unreachable for too long, or lost its data.
         Exception: the pipeline function raised it in the driver.
     """
     started = time.monotonic()
     settings = run_settings(
         "run_redis_stream", pipeline, acker=acker, executor_url=executor_url, spout_id=spout_id, retry=retry,
-        stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
+        stop_if_broken=stop_if_broken, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
         dead_letter_bytes=dead_letter_bytes, progress=progress,
     )  # fmt: skip
     if isinstance(fields, str) or {MESSAGE_ID, ENTRY_ID} & set(fields) or not fields:
@@ -149,7 +150,7 @@ def run_redis_stream(
             payload=open_entries.payloads if dead_letter_bytes else None, on_done=open_entries.done, keep_letters=LETTERS,
             replay=open_entries.load_replays, replays_from=FROM_SOURCE, goes_on=True,
         )  # fmt: skip
-        health = OperatorHealth(everything_counts=not stop_if_all_fail, goes_on=True, max_open=max_spout_pending)
+        health = OperatorHealth(everything_counts=not stop_if_broken, goes_on=True, max_open=max_spout_pending)
         runner = EmissionRunner(spout, pipeline, MESSAGE_ID, health, url, emit_timeout_secs)
 
         def emit(emission: Emission) -> None:

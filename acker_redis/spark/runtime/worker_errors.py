@@ -18,13 +18,13 @@ from acker_redis.errors import (
     AppNotFoundError,
     BadBatchError,
     BadConfigError,
+    InexactPipelineError,
     LedgerLostError,
-    NotAcceptedError,
-    NotExactError,
-    NotProvenError,
     OutageError,
+    OutputNotWrittenError,
     PipelineError,
     ServerUnavailableError,
+    UnprovenEmissionError,
 )
 from acker_redis.model.interrupts import interruptible
 from acker_redis.spark.runtime.jvm import java_errors, java_exceptions
@@ -90,8 +90,8 @@ def acker_error_in(exc: BaseException) -> AckerError | None:
 
 
 _NO_ROWS_FAULT = (
-    ServerUnavailableError, NotProvenError, LedgerLostError, AppNotFoundError, BadBatchError, PipelineError, BadConfigError,
-    NotExactError, NotAcceptedError, OutageError,
+    ServerUnavailableError, UnprovenEmissionError, LedgerLostError, AppNotFoundError, BadBatchError, PipelineError,
+    BadConfigError, InexactPipelineError, OutputNotWrittenError, OutageError,
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from pyspark.sql import Column, DataFrame, DataFrameWriter, DataFrameWriterV2
 
-from acker_redis.errors import BadConfigError, NotExactError, PipelineError
+from acker_redis.errors import BadConfigError, InexactPipelineError, PipelineError
 from acker_redis.spark.runtime.jvm import java_errors
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.captured_variables import snapshot
@@ -167,10 +167,10 @@ class AllowedWrites:
         """Check that a call that writes was made.
 
         Raises:
-            NotExactError: there was none.
+            InexactPipelineError: there was none.
         """
         if not any(call.writes for call in self.calls):
-            raise NotExactError(
+            raise InexactPipelineError(
                 f"{self.sink!r}: the function called no method of the writer that writes. Pass one that calls one of them, "
                 'once, such as lambda writer: writer.mode("append").parquet(path), or lambda writer: writer.append() for a '
                 "table."
@@ -444,7 +444,7 @@ class Outputs:
 
         Raises:
             PipelineError: a mode is not allowed, or a sink reads what the function replaces.
-            NotExactError: the function called no method that writes.
+            InexactPipelineError: the function called no method that writes.
         """
         dry = replace(writes, dry=True, calls=[], targets=[])
         write(make_writer(dry))

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, DataFrameWriter, DataFrameWriterV2, SparkSess
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource
 
-from acker_redis.errors import NotExactError, PipelineError
+from acker_redis.errors import InexactPipelineError, PipelineError
 from acker_redis.spark import checks
 from acker_redis.spark.proof import meters
 from acker_redis.spark.proof.blame import cause_of, failed_in_a_job, mark_handled
@@ -136,7 +136,7 @@ def _call(sink: Sink, write: Callable[[DataFrame], object], on_error: OnError) -
         if not _succeeds(sink, lambda: write(sink.rows.drop(*TRACKING)), on_error):
             return False
     if sink.count and _started(sink.proof.session) == before:
-        raise NotExactError(
+        raise InexactPipelineError(
             f"{sink.node.name!r}: the function ran no Spark job, so it has not written its {sink.count:,} rows. Call a method "
             "that runs one, such as rows.writeTo(table).append() or rows.collect()."
         )

@@ -53,7 +53,7 @@ def read_files(
     that doesn't fit its column. Its text is in the last column, `_corrupt_record`, which is null in all other rows.
     `run_tracked` fails such rows before the pipeline gets them, so they are dead letters at once. If 20 records can't be read,
     and none could in this run, the schema is probably wrong: the run ends with `OperatorBrokenError` and dead-letters none
-    (see its `stop_if_all_fail`). Rename the column to handle such rows yourself. Keep the column in every `select` before
+    (see its `stop_if_broken`). Rename the column to handle such rows yourself. Keep the column in every `select` before
     `run_tracked`, which otherwise refuses the frame: such rows would pass for rows of nulls. The pipeline may drop it.
 
     Args:

@@ -116,9 +116,9 @@ class TrackedQuery:
         max_open = min(
             options.max_parked + 1, options.max_spout_pending or options.max_parked + 1
         )  # then a micro-batch waits
-        self._health = OperatorHealth(everything_counts=not options.stop_if_all_fail, goes_on=True, max_open=max_open)
+        self._health = OperatorHealth(everything_counts=not options.stop_if_broken, goes_on=True, max_open=max_open)
         self._without_ids = RowsWithoutIds(
-            acker, dead_letter_bytes=options.dead_letter_bytes, stop_if_all_fail=options.stop_if_all_fail
+            acker, dead_letter_bytes=options.dead_letter_bytes, stop_if_broken=options.stop_if_broken
         )
         self._states = QueryStates()
         self._lock = threading.Lock()

@@ -33,16 +33,16 @@ _HASH, _TEXT = "_acker_hash", "_acker_text"
 class RowsWithoutIds:
     """Turn rows without an id into dead letters, unless one start of a query has seen no other rows."""
 
-    def __init__(self, acker: Acker, *, dead_letter_bytes: int, stop_if_all_fail: bool) -> None:
+    def __init__(self, acker: Acker, *, dead_letter_bytes: int, stop_if_broken: bool) -> None:
         """Start without evidence.
 
         Args:
             acker: acker of this process.
             dead_letter_bytes: longest row that a letter keeps as JSON, in bytes; 0: MAX_ROW_BYTES.
-            stop_if_all_fail: see `TrackedBatches`.
+            stop_if_broken: see `TrackedBatches`.
         """
         self._acker, self._longest = acker, dead_letter_bytes or MAX_ROW_BYTES
-        self._must_stop = stop_if_all_fail
+        self._must_stop = stop_if_broken
         self._count = 0
 
     def check(self, column: str, with_id: int, without_id: int) -> None:
@@ -63,7 +63,7 @@ class RowsWithoutIds:
             raise OperatorBrokenError(
                 f"{self._count} rows have no id in column {column!r}, and no row has one since the start of the query. The "
                 "schema of the source is probably wrong, so this micro-batch was not dead-lettered. Correct the schema, or "
-                "set stop_if_all_fail=False if the rows are really bad."
+                "set stop_if_broken=False if the rows are really bad."
             )
 
     def write_letters(self, frame: DataFrame, column: str, spout: Spout) -> list[DeadLetter]:

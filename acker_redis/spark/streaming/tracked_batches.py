@@ -61,7 +61,7 @@ class TrackedBatches:
         checkpoint_location: str | None = None,
         ids: str | MessageIds | None = None,
         retry: RetryPolicy | None = None,
-        stop_if_all_fail: bool = True,
+        stop_if_broken: bool = True,
         dead_letter_bytes: int = 0,
         max_spout_pending: int | None = None,
         max_parked: int = 10_000,
@@ -90,7 +90,7 @@ class TrackedBatches:
                 columns `file` and `row`, or from Kafka's `topic`, `partition` and `offset`.
             retry: policy for emitting again; see `RetryPolicy`. Messages that kill their workers while no other message
                 succeeds are parked. Their attempts don't count until some message succeeds.
-            stop_if_all_fail: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
+            stop_if_broken: whether to end with `OperatorBrokenError` after 20 messages failed with an exception that the
                 pipeline doesn't declare, in an operator that has processed none. A micro-batch whose first 20 messages are
                 bad then ends the query at every start. The same holds for 20 rows without an id, if none has one since the
                 start. False: they become dead letters.
@@ -125,7 +125,7 @@ class TrackedBatches:
         """
         self._arguments = {
             "pipeline": pipeline, "parking_location": parking_location, "checkpoint_location": checkpoint_location,
-            "ids": ids, "retry": retry, "stop_if_all_fail": stop_if_all_fail, "dead_letter_bytes": dead_letter_bytes,
+            "ids": ids, "retry": retry, "stop_if_broken": stop_if_broken, "dead_letter_bytes": dead_letter_bytes,
             "max_spout_pending": max_spout_pending, "max_parked": max_parked, "batch_wait_secs": batch_wait_secs,
             "emit_timeout_secs": emit_timeout_secs, "spout_id": spout_id, "executor_url": executor_url,
             "on_messages_done": on_messages_done, "kafka_group": kafka_group, "kafka": kafka,
@@ -133,7 +133,7 @@ class TrackedBatches:
         }  # fmt: skip
         settings = run_settings(
             "TrackedBatches", pipeline, acker=acker, executor_url=executor_url, spout_id=spout_id, retry=retry,
-            stop_if_all_fail=stop_if_all_fail, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
+            stop_if_broken=stop_if_broken, emit_timeout_secs=emit_timeout_secs, max_spout_pending=max_spout_pending,
             dead_letter_bytes=dead_letter_bytes, on_messages_done=on_messages_done,
         )  # fmt: skip
         checked_ids = message_ids("TrackedBatches", ids)
@@ -186,9 +186,9 @@ class TrackedBatches:
 
         Raises:
             BadConfigError: the parking location belongs to another query, or is missing. Nothing was emitted.
-            NotExactError: the pipeline ran no sink, or rows were dropped or copied by other means than the tracker's
+            InexactPipelineError: the pipeline ran no sink, or rows were dropped or copied by other means than the tracker's
                 operators.
-            OperatorBrokenError: see `stop_if_all_fail`.
+            OperatorBrokenError: see `stop_if_broken`.
             AckerError: the server was unreachable for too long; the stream failed before this micro-batch; or, with
                 `kafka_group`, a topic was deleted and created again, or the brokers didn't answer for ten minutes.
             Exception: the pipeline function raised it in the driver.

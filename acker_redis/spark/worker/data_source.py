@@ -8,7 +8,7 @@ from pyspark.sql import Row
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from acker_redis.errors import NotExactError
+from acker_redis.errors import InexactPipelineError
 
 
 def consuming(source: type[DataSource]) -> type[DataSource]:
@@ -39,7 +39,7 @@ class _Writer:
     def _write(self, rows: Iterator[Any]) -> WriterCommitMessage:
         message: WriterCommitMessage = self.inner.write(rows)
         if any(not isinstance(row, pa.RecordBatch) or row.num_rows for row in rows):  # rows, or batches of them
-            raise NotExactError(
+            raise InexactPipelineError(
                 f"data source {self.source!r}: its writer returned before it had consumed its partition. Nothing is acked. "
                 "Iterate over all rows in it, and drop rows with tracker.filter before the sink."
             )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from acker_redis.errors import IdempotencyKeyReusedError, LedgerLostError, NotExactError, NotProvenError
+from acker_redis.errors import IdempotencyKeyReusedError, InexactPipelineError, LedgerLostError, UnprovenEmissionError
 from acker_redis.model import ids
 from acker_redis.model.arrays import Int64Array, UInt64Array
 from acker_redis.model.config import AckerConfig
@@ -51,8 +51,8 @@ class ExportStep:
         """Run on one partition.
 
         Raises:
-            NotExactError: rows have lost their roots.
-            NotProvenError: an earlier try of the task introduced the edges of other rows.
+            InexactPipelineError: rows have lost their roots.
+            UnprovenEmissionError: an earlier try of the task introduced the edges of other rows.
         """
         keep_imports()
         acker_of_worker(self.url, self.config)  # any error must show before a row leaves
@@ -79,10 +79,10 @@ class ExportStep:
                 acker.ack_many(roots, ack_vals, idempotency_key=idempotency_key, component=self.component)
             except LedgerLostError:
                 # The spout detects the loss by itself and replays. Nothing waits for these roots then, and they expire.
-                while_lost(acker.recover)
+                while_lost(acker.reopen)
                 acker.ack_many(roots, ack_vals, idempotency_key=idempotency_key, component=self.component)
         except IdempotencyKeyReusedError as exc:
-            raise NotProvenError(
+            raise UnprovenEmissionError(
                 f"export {self.component!r}: the task of a partition ran again and returned other rows, after the edges of "
                 "an earlier try had been introduced. A step before the export died, or isn't deterministic, so the messages "
                 "are emitted again. If no task failed before, make the functions before the export deterministic."
@@ -124,13 +124,13 @@ def fresh_edges(batch: pa.RecordBatch, salt: int, component: str) -> tuple[Int64
         component: name of the sink.
 
     Raises:
-        NotExactError: rows have lost their roots.
+        InexactPipelineError: rows have lost their roots.
     """
     starts, roots = _distinct_roots(batch.column(ROOTS))
     rows = np.repeat(np.arange(batch.num_rows), np.diff(starts))
     row_shares = shares.from_arrow(batch.column(SHARE))
     if count_rootless(row_shares, np.diff(starts)) or not roots.all():
-        raise NotExactError(
+        raise InexactPipelineError(
             f"export {component!r}: rows of a message have lost their roots, so the message would be done before "
             f"they are. Nothing is acked. Keep the column {ROOTS} as it is."
         )

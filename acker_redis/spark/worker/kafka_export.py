@@ -47,7 +47,7 @@ class AnchorHeaders:
         """Run on one partition.
 
         Raises:
-            NotExactError: rows have lost their roots.
+            InexactPipelineError: rows have lost their roots.
         """
         keep_imports()
         acker_of_worker(self.url, self.config)  # any error must show before a row leaves
@@ -77,5 +77,5 @@ class AnchorHeaders:
             acker.ack_many(roots, edges, record_keys=keys, component=self.component)
         except LedgerLostError:
             # The spout detects the loss by itself and replays. Nothing waits for these roots then, and they expire.
-            while_lost(acker.recover)
+            while_lost(acker.reopen)
             acker.ack_many(roots, edges, record_keys=keys, component=self.component)

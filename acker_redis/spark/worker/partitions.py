@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from acker_redis.errors import NotExactError, PipelineError, RowsRefusedError
+from acker_redis.errors import InexactPipelineError, PipelineError, RowsRefusedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.protocol import shares
 from acker_redis.spark.protocol.columns import (
@@ -122,7 +122,7 @@ class PartitionsStep:
         """Run on one partition.
 
         Raises:
-            NotExactError: the function returned before it had consumed its rows.
+            InexactPipelineError: the function returned before it had consumed its rows.
             PipelineError: it refused rows that don't exist, or it refused rows while `on_error` is `raise`.
         """
         keep_imports()
@@ -134,7 +134,7 @@ class PartitionsStep:
             prepared = self._untracked(stream) if self.prepare is None else self.prepare(stream)
             self.write(prepared, partition_id())
             self._check_consumed(batches, input_errors)
-        except NotExactError:  # a mistake, and no reason to fail rows
+        except InexactPipelineError:  # a mistake, and no reason to fail rows
             raise
         except RowsRefusedError as exc:
             self._check_consumed(batches, input_errors)
@@ -159,7 +159,7 @@ class PartitionsStep:
         if input_errors:
             raise input_errors[0]
         if any(batch.num_rows for batch in batches):
-            raise NotExactError(
+            raise InexactPipelineError(
                 f"sink {self.component!r}: the function returned before it had consumed its partition. Nothing is acked. "
                 "Iterate over all batches in it, and drop rows with tracker.filter before the sink."
             )

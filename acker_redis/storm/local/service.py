@@ -284,7 +284,7 @@ class Service:
         """Reopen the app, and fail everything that is pending. While the server is away, the next exchange tries again."""
         engine = self._engine
         try:
-            self._acker.recover()
+            self._acker.reopen()
         except ServerUnavailableError as exc:
             self._note_outage(exc)
             return

@@ -49,7 +49,7 @@ class TurnSettings:
     turn_tuples: int
     turn_secs: float
     turn_timeout_secs: float | None
-    stop_if_all_fail: bool
+    stop_if_broken: bool
 
 
 def check_graph(graph: Graph) -> None:

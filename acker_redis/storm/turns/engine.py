@@ -134,7 +134,7 @@ class TurnEngine(Engine):
         """Check that a turn has read each row of its DataFrames once.
 
         Raises:
-            NotExactError: it has not.
+            InexactPipelineError: it has not.
         """
         for of in frames:
             self._sources[self.graph.component_of[of.task]].check_read(report.read(of.task), of.expected)

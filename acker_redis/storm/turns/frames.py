@@ -11,7 +11,7 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from acker_redis.errors import BadConfigError, BadTupleError, InvalidTopologyError, NotExactError
+from acker_redis.errors import BadConfigError, BadTupleError, InexactPipelineError, InvalidTopologyError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
 from acker_redis.outages import is_outage
@@ -175,10 +175,10 @@ class FrameSource(ABC):
         """Check that a turn has read each of its rows once.
 
         Raises:
-            NotExactError: it has not.
+            InexactPipelineError: it has not.
         """
         if read != expected:
-            raise NotExactError(
+            raise InexactPipelineError(
                 f"Spout {self.name!r} read {read.rows:,} rows for {expected.rows:,} messages, because its DataFrame doesn't "
                 "return the same rows each time it is computed. Rows that weren't read weren't acked. Write the DataFrame to "
                 "files or a table, and read these."

@@ -60,6 +60,6 @@ class Keeper:
             except LedgerLostError as exc:
                 self.lost = exc
                 with suppress(AckerError):  # the next check finds it lost again
-                    self._acker.recover()
+                    self._acker.reopen()
             except AckerError as exc:  # the next exchange meets it, too
                 log.debug("roots not renewed run_id=%r error=%s", self._engine.run_id, exc)

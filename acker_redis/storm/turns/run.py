@@ -19,17 +19,17 @@ from acker_redis.errors import (
     AppNotFoundError,
     BadBatchError,
     BadConfigError,
+    InexactPipelineError,
     InvalidTopologyError,
     LedgerLostError,
-    NotAcceptedError,
-    NotExactError,
-    NotProvenError,
     OutageError,
+    OutputNotWrittenError,
     PipelineError,
     ServerRefusesWritesError,
     ServerUnavailableError,
     StateLostError,
     TurnOverError,
+    UnprovenEmissionError,
 )
 from acker_redis.model.config import check_bound, check_finite
 from acker_redis.spark.proof.blame import Blame, blame_of, forget, is_lost_block, line_of
@@ -63,12 +63,19 @@ from acker_redis.storm.turns.ticks import Ticks
 log = logging.getLogger("acker_redis.storm")
 
 _MISTAKES = (
-    PipelineError, BadBatchError, BadConfigError, NotExactError, NotAcceptedError, InvalidTopologyError,
+    PipelineError, BadBatchError, BadConfigError, InexactPipelineError, OutputNotWrittenError, InvalidTopologyError,
     StateLostError,
 )  # fmt: skip
 """Errors that no further turn can fix."""
 
-_PASSING = (ServerUnavailableError, NotProvenError, LedgerLostError, AppNotFoundError, OutageError, TurnOverError)
+_PASSING = (
+    ServerUnavailableError,
+    UnprovenEmissionError,
+    LedgerLostError,
+    AppNotFoundError,
+    OutageError,
+    TurnOverError,
+)
 """Errors that pass by themselves, and are nobody's attempt."""
 
 _TURN_BYTES = 8 * MAX_BYTES
@@ -101,7 +108,7 @@ class TurnService(Service):
         self._number = 0
         self._search = TurnSearch()
         self._ticks = Ticks(plan)
-        self._health = BoltHealth(everything_counts=not turn_settings.stop_if_all_fail)
+        self._health = BoltHealth(everything_counts=not turn_settings.stop_if_broken)
         self._again: list[Emitted] = []
         self._alone: deque[tuple[Any, Any]] = deque()
         self._was_alone = False
@@ -283,7 +290,7 @@ class TurnService(Service):
 
         Raises:
             InvalidTopologyError: a bolt did what a turn can't do.
-            NotExactError: the DataFrame of a spout returned other rows than before.
+            InexactPipelineError: the DataFrame of a spout returned other rows than before.
             OperatorBrokenError: many messages failed in a bolt that has processed none.
         """
         engine = self._engine
@@ -293,7 +300,7 @@ class TurnService(Service):
                 raise InvalidTopologyError(level.mistake)
         try:
             engine.check_frames(report, frames)
-        except NotExactError:
+        except InexactPipelineError:
             engine.withdraw()
             raise
         self._ticks.note_held(report.holds())
@@ -410,7 +417,7 @@ class TurnService(Service):
         """End the turn, and fail all pending messages, because the ledger was lost."""
         log.warning("ledger lost, pending messages fail count=%d error=%s", self._engine.pending_roots_count, exc)
         self._ticks.repeat()
-        self._patiently(self._acker.recover)
+        self._patiently(self._acker.reopen)
         self._engine.lose()
         self._engine.end_turn()
 
@@ -455,7 +462,7 @@ def run_on_spark(
     turn_tuples: int,
     turn_secs: float,
     turn_timeout_secs: float | None,
-    stop_if_all_fail: bool,
+    stop_if_broken: bool,
     on_start: Callable[[Any], object],
 ) -> RunResult:
     """Run a topology on Spark; see `Topology.run`."""
@@ -489,7 +496,7 @@ def run_on_spark(
             spark, plan, specs, run_id=run_id, url=url, config=acker.config, timeout_secs=turn_timeout_secs, state=state
         )
 
-    checked = TurnSettings(turn_tuples, turn_secs, turn_timeout_secs, stop_if_all_fail)
+    checked = TurnSettings(turn_tuples, turn_secs, turn_timeout_secs, stop_if_broken)
     service = TurnService(plan, acker, stop, make_jobs, state, sources, checked)
     on_start(service)
     with small_batches(spark), ExitStack() as opened:

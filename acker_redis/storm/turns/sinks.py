@@ -86,8 +86,8 @@ def write(
     """Write the kept rows of each sink, and prove that they were written.
 
     Raises:
-        NotProvenError: Spark may have lost or repeated rows.
-        NotExactError: a sink did.
+        UnprovenEmissionError: Spark may have lost or repeated rows.
+        InexactPipelineError: a sink did.
     """
     for sink in sinks:
         task = plan.sinks[sink.stream]

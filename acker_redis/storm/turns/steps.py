@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from acker_redis.acker import app_of
-from acker_redis.errors import InvalidTopologyError, LedgerLostError, NotProvenError
+from acker_redis.errors import InvalidTopologyError, LedgerLostError, UnprovenEmissionError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import AckerConfig
 from acker_redis.spark.protocol.shares import salt_of, split
@@ -361,7 +361,7 @@ class ReadBackStep:
         """Run on one partition.
 
         Raises:
-            NotProvenError: the partition isn't the one whose rows the sinks wrote. Nothing of it reaches the ledger.
+            UnprovenEmissionError: the partition isn't the one whose rows the sinks wrote. Nothing of it reaches the ledger.
         """
         keep_imports()
         plan = self.spec.tasks().plan
@@ -379,7 +379,7 @@ class ReadBackStep:
             for task, edges in zip(own.column("to").to_pylist(), own.column("edges").to_pylist(), strict=True):
                 updates.ack_many(*unpack_edges(edges), names[task])
         if content & _MASK != self.contents.get(partition_id(), 0):
-            raise NotProvenError(
+            raise UnprovenEmissionError(
                 f"Partition {partition_id()} of turn {self.spec.turn} has other rows than those that its sinks wrote. A "
                 "speculative task may have kept them. Nothing of it is acked, and its messages time out."
             )
@@ -456,7 +456,7 @@ class AckStep:
             try:
                 updates.send(acker, plan, key)
             except LedgerLostError:  # this process opened the app before it was lost. The turn's roots may be newer
-                while_lost(acker.recover)
+                while_lost(acker.reopen)
                 claim = turn.claim(number, digest)
                 if claim == claim.CLAIMED:
                     updates.send(acker, plan, key)

@@ -104,7 +104,9 @@ def settle(acker: Acker, counts: SpoutCounts) -> int:
     """Process the outcomes of a killed run as its messages time out. Return how many are still pending."""
     spout = Spout(acker, run_id=uuid.uuid4().hex)
     deadline = time.monotonic() + 4 * acker.config.message_timeout_secs
-    while (stats := acker.stats(oldest=False)).pending + stats.unconfirmed_outcomes and time.monotonic() < deadline:
+    while (
+        stats := acker.stats(with_oldest_age=False)
+    ).pending + stats.unconfirmed_outcomes and time.monotonic() < deadline:
         spout.poll(block_ms=100)
     counts.late += spout.counts.late
     return stats.pending

@@ -103,7 +103,7 @@ def run(
             progress=lambda now: live.update(report.progress(now, acker, time.monotonic() - started)),
         )  # fmt: skip
         left_over = Spout(acker, run_id=uuid.uuid4().hex)
-        while acker.stats(oldest=False).pending:  # roots of an interrupted run, which time out
+        while acker.stats(with_oldest_age=False).pending:  # roots of an interrupted run, which time out
             left_over.poll(block_ms=100)
     duration_secs = time.monotonic() - started
     dead = set(result.dead_letters)

@@ -33,7 +33,7 @@ class Result:
 
 def progress(now: Progress, acker: Acker, running_secs: float) -> Table:
     """Build the live line."""
-    counts, stats = now.counts, acker.stats(oldest=False)
+    counts, stats = now.counts, acker.stats(with_oldest_age=False)
     table = Table.grid(padding=(0, 2))
     late = stats.last_rotation_ms > 3 * stats.tick_ms
     state = "running" if now.is_emitting else "waiting for outcomes"

@@ -111,7 +111,7 @@ def test_outcomes_read_ahead_survive_close_and_recover(source, raw, connect, way
         acker.close()
         acker = connect(shards=1)
     else:
-        acker.recover()
+        acker.reopen()
     while packed := acker.poll_batches(max_outcomes=100):
         taken += roots_of(packed)
         acker.confirm_batches(packed)

@@ -97,7 +97,7 @@ def test_every_call_after_close_raises_closed_error(source, connect) -> None:
         lambda: acker.confirm_batches(packed),
         lambda: acker.ack(1, 1),
         acker.stats,
-        acker.recover,
+        acker.reopen,
     ):
         with pytest.raises(ClosedError, match="Connect again"):
             call()

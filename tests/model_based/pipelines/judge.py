@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from acker_redis.errors import NotExactError, NotProvenError, PipelineError
+from acker_redis.errors import InexactPipelineError, PipelineError, UnprovenEmissionError
 from tests.model_based.pipelines import data
 from tests.model_based.pipelines.pipeline import Pipeline
 from tests.model_based.pipelines.play import Emitted, Played
@@ -52,7 +52,7 @@ def _of_run(pipeline: Pipeline, played: Played) -> Iterator[Fault]:
 
 def _is_of_proof(error: BaseException | None) -> bool:
     while error is not None:
-        if isinstance(error, (NotExactError, NotProvenError)):
+        if isinstance(error, (InexactPipelineError, UnprovenEmissionError)):
             return True
         error = error.__cause__
     return False

@@ -163,7 +163,7 @@ def play(pipeline: Pipeline, session: SparkSession, url: str, folder: Path, *, r
                 messages, run, acker=acker, ids="id", run_id=run_id,
                 retry=RetryPolicy(max_attempts=ATTEMPTS, first_delay_secs=0),
                 max_spout_pending=MANY if reads_ids else pipeline.in_flight, progress=progress,
-                stop_if_all_fail=False,  # a drawn sink may refuse every partition
+                stop_if_broken=False,  # a drawn sink may refuse every partition
             )  # fmt: skip
         except Exception as exc:
             error = exc

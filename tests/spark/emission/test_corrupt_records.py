@@ -46,7 +46,7 @@ def tracked(run: Case, path: str, schema: str, mode: str = "append", **options: 
 def test_schema_with_which_no_record_can_be_read_ends_the_run_without_letters(run: Case, options: Any) -> None:
     with pytest.raises(OperatorBrokenError) as caught:
         tracked(run, lines(run, texts(40)), WRONG, **options)
-    for said in ("records of read_files can't be read", "schema is probably wrong", "stop_if_all_fail=False", "a.json"):
+    for said in ("records of read_files can't be read", "schema is probably wrong", "stop_if_broken=False", "a.json"):
         assert said in str(caught.value)
     assert (run.acker.dead_letters.count(), run.acker.stats().pending, run.written()) == (0, 0, [])
 
@@ -61,7 +61,7 @@ def test_repaired_schema_reads_every_record(run: Case, tmp_path: Path) -> None:
 
 
 def test_unreadable_records_count_by_option(run: Case) -> None:
-    result = tracked(run, lines(run, texts(40)), WRONG, stop_if_all_fail=False)
+    result = tracked(run, lines(run, texts(40)), WRONG, stop_if_broken=False)
     assert {letter.attempts for letter in result.dead_letters.values()} == {1}
     assert len(result.dead_letters) == 40
 

@@ -75,7 +75,7 @@ def test_many_failures_without_processed_rows_end_the_run(health: OperatorHealth
     verdict = health.judge(one, [failure(one, *range(MANY_FAILED))], {}, is_last=is_last)
     assert verdict.exempt.tolist() == one.roots.tolist()
     assert isinstance(verdict.broken, OperatorBrokenError)
-    for said in ("20 messages failed in 'split'", "has not processed any message", TYPO.text, "stop_if_all_fail=False"):
+    for said in ("20 messages failed in 'split'", "has not processed any message", TYPO.text, "stop_if_broken=False"):
         assert said in str(verdict.broken)
 
 

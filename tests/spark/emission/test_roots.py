@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from acker_redis import ConnectionLostError, LedgerLostError, Limits, NotExactError, PendingLimitError, RetryPolicy
+from acker_redis import (
+    ConnectionLostError,
+    InexactPipelineError,
+    LedgerLostError,
+    Limits,
+    PendingLimitError,
+    RetryPolicy,
+)
 from acker_redis.model.ids import shard_of
 from acker_redis.model.roots import root_ids
 from acker_redis.spark.emission.roots import EmissionRoots
@@ -86,7 +93,10 @@ def test_failed_rows_of_unknown_messages_prevent_all_acks(foreign: list[int], wi
     assert sent is not None
     named = np.array([*sent.roots[:3].tolist(), *foreign], np.int64)
     good = failure_of("first", Reason("bad"), sent.roots[3:5])
-    with pytest.raises(NotExactError, match="in 'second'"), EmissionRoots(spout, sent, np.arange(1, 41)) as roots:
+    with (
+        pytest.raises(InexactPipelineError, match="in 'second'"),
+        EmissionRoots(spout, sent, np.arange(1, 41)) as roots,
+    ):
         roots.complete([good, failure_of("second", Reason("bad"), named, without)])
     while spout.poll():
         pass

@@ -20,8 +20,8 @@ from acker_redis import (
     Acker,
     AckerError,
     BadConfigError,
-    NotAcceptedError,
     OperatorBrokenError,
+    OutputNotWrittenError,
     PipelineError,
     RowFailedError,
 )
@@ -147,11 +147,11 @@ def test_whole_output_of_dead_letters_only_keeps_existing_output(case: MakeCase,
         tracker.write(tracker.fail_where(messages, "true", "bad", retry=retry), over(run))
 
     ended = whole(run, pipeline, attempts=1)
-    assert type(ended.error) is NotAcceptedError
+    assert type(ended.error) is OutputNotWrittenError
     assert "All 5 messages are dead letters" in str(ended.error)
     assert len(ended.letters) == 5
     assert run.written() == [(9,)]
-    assert run.acker.admin.ends()[0].error.startswith("NotAcceptedError")
+    assert run.acker.admin.last_run_ends()[0].error.startswith("OutputNotWrittenError")
 
 
 def test_whole_output_with_a_wrong_schema_keeps_existing_output(case: MakeCase, tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_whole_output_with_a_wrong_schema_keeps_existing_output(case: MakeCase, 
     with pytest.raises(OperatorBrokenError, match="50 records of read_files can't be read"):
         run_tracked(orders, pipeline, acker=run.acker, output="whole", retry=retry)
     assert run.acker.dead_letters.count() == 0
-    with pytest.raises(NotAcceptedError, match="All 50 messages are dead letters"):
-        run_tracked(orders, pipeline, acker=run.acker, output="whole", retry=retry, stop_if_all_fail=False)
+    with pytest.raises(OutputNotWrittenError, match="All 50 messages are dead letters"):
+        run_tracked(orders, pipeline, acker=run.acker, output="whole", retry=retry, stop_if_broken=False)
     assert run.written() == [(9,)]
 
 
@@ -185,7 +185,7 @@ def test_whole_output_of_mostly_unreadable_lines_keeps_existing_output(case: Mak
     def pipeline(tracker: Tracker, rows: DataFrame) -> None:
         tracker.write(rows, over(run))
 
-    with pytest.raises(NotAcceptedError) as caught:
+    with pytest.raises(OutputNotWrittenError) as caught:
         run_tracked(orders, pipeline, acker=run.acker, output="whole")
     assert "198 of 200 messages are dead letters" in str(caught.value)
     assert "max_dead_letters=0.5 accepts 100" in str(caught.value)
@@ -224,7 +224,7 @@ def test_whole_output_accepts_as_many_dead_letters_as_the_limit(
         assert ended.error is None
         assert sum(total for _, total in run.written()) == sum(range(bad, 40))
         return
-    assert type(ended.error) is NotAcceptedError
+    assert type(ended.error) is OutputNotWrittenError
     assert f"{bad} of 40 messages are dead letters" in str(ended.error)
     assert (ended.acked, run.written()) == (set(), [(9, 9)])
 
@@ -244,7 +244,7 @@ def test_whole_output_with_too_many_dead_letters_ends_without_further_attempts(c
         tracker.write(sums(tracker, good), over(run))
 
     ended = whole(run, pipeline, attempts=5)
-    assert type(ended.error) is NotAcceptedError
+    assert type(ended.error) is OutputNotWrittenError
     assert (ended.emissions, len(ended.letters)) == (1, 30)
 
 
@@ -284,7 +284,7 @@ def test_whole_output_with_a_failing_writer_is_retried_entirely(case: MakeCase, 
         assert sorted(run.written(name="first")) == sorted(run.written(name="second")) == SUMS
         assert ended.letters == {}
         return
-    assert type(ended.error) is NotAcceptedError
+    assert type(ended.error) is OutputNotWrittenError
     assert "5 emissions" in str(ended.error)
     assert "the store is away" in str(ended.error)
     assert (len(tried), ended.acked, ended.letters) == (5, set(), {})
@@ -333,12 +333,12 @@ def test_driver_error_of_a_second_writer_is_retried_entirely(case: MakeCase, err
 def test_lasting_driver_error_of_a_second_writer_names_replaced_tables(case: MakeCase) -> None:
     run, tried = case(n=40), list[int]()
     ended = whole(run, into_two(run, into_second(run, [OSError("the disk")] * 99, tried)))
-    assert type(ended.error) is NotAcceptedError
+    assert type(ended.error) is OutputNotWrittenError
     assert f"Already replaced in this run: 'write' ('{run.folder / 'first'}')." in str(ended.error)
     assert "Possibly incomplete: 'database'." in str(ended.error)
     assert "Last cause: OSError: the disk" in str(ended.error)
     assert (len(tried), ended.acked, ended.letters) == (5, set(), {})
-    assert "Already replaced" in run.acker.admin.ends()[0].error
+    assert "Already replaced" in run.acker.admin.last_run_ends()[0].error
 
 
 @pytest.mark.parametrize(
@@ -442,9 +442,9 @@ def stored_letters(run: Case) -> list[tuple[int, int, bool]]:
 
 def test_dead_letters_of_a_refused_whole_output_stay_until_one_is_written(case: MakeCase) -> None:
     run = case(n=40)
-    assert isinstance(whole(run, into_out(run, "id < 30")).error, NotAcceptedError)
+    assert isinstance(whole(run, into_out(run, "id < 30")).error, OutputNotWrittenError)
     assert stored_letters(run) == [(n, 0, True) for n in range(30)]
-    assert isinstance(whole(run, into_out(run, "id < 21")).error, NotAcceptedError)
+    assert isinstance(whole(run, into_out(run, "id < 21")).error, OutputNotWrittenError)
     assert len(stored_letters(run)) == 30 + 21
     assert whole(run, into_out(run, "id < 2")).error is None
     assert stored_letters(run) == [(0, 0, False), (1, 0, False)]
@@ -459,14 +459,14 @@ def test_dead_letters_of_a_written_whole_output_stay(case: MakeCase) -> None:
 
 def test_dead_letters_of_another_spout_id_stay(case: MakeCase) -> None:
     run = case(n=40, lanes=2)
-    assert isinstance(whole(run, into_out(run, "id < 30"), spout_id=1).error, NotAcceptedError)
+    assert isinstance(whole(run, into_out(run, "id < 30"), spout_id=1).error, OutputNotWrittenError)
     assert whole(run, into_out(run, "id = 3")).error is None
     assert stored_letters(run) == sorted([(3, 0, False), *((n, 1, True) for n in range(30))])
 
 
 def test_whole_output_without_messages_removes_letters_of_unwritten_runs(case: MakeCase) -> None:
     run = case(n=40)
-    assert isinstance(whole(run, into_out(run, "id < 30")).error, NotAcceptedError)
+    assert isinstance(whole(run, into_out(run, "id < 30")).error, OutputNotWrittenError)
     assert whole(run, into_out(run, "false"), messages=run.messages.where("id < 0")).error is None
     assert stored_letters(run) == []
 
@@ -515,7 +515,7 @@ def test_messages_never_passing_together_end_a_whole_output_run(case: MakeCase) 
         tracker.write(sums(tracker, tracker.fail_where(messages, bad, "by chance")), over(run))
 
     ended = whole(run, pipeline)
-    assert type(ended.error) is NotAcceptedError
+    assert type(ended.error) is OutputNotWrittenError
     assert "Last cause: by chance (in 'fail_where')" in str(ended.error)
     assert (ended.acked, ended.letters, run.written()) == (set(), {}, [(9, 9)])
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import NotExactError, PipelineError
+from acker_redis import InexactPipelineError, PipelineError
 from acker_redis.spark import FlatMapOutput, Tracker
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spout.retry import RetryPolicy
@@ -154,7 +154,7 @@ def test_row_lost_in_a_branch_and_copied_in_another_is_detected(
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         tracker.write(tracker.union_by_name(*broken(messages, messages)), run.append())
 
-    assert "missing or duplicated" in run.refused(pipeline, NotExactError)
+    assert "missing or duplicated" in run.refused(pipeline, InexactPipelineError)
 
 
 def test_filter_explode_join_and_group_by_in_sequence_complete(case: MakeCase) -> None:
@@ -281,6 +281,6 @@ def test_column_named_like_the_message_id_only_is_refused(case: MakeCase, bring:
         other = messages.withColumns({"half": F.col("id") % 2, "id": F.col("id") % 3})
         tracker.write(bring(tracker, other), run.append())
 
-    text = run.refused(pipeline, NotExactError)
+    text = run.refused(pipeline, InexactPipelineError)
     assert text.startswith(("'group", "'join"))
     assert text.endswith("may come together.")

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkNotImplementedError
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import NotExactError, NotProvenError, PipelineError
+from acker_redis import InexactPipelineError, PipelineError, UnprovenEmissionError
 from acker_redis.spark import Tracker
 from acker_redis.spark.runtime.sessions import is_connect
 from tests.support.spark.cases import Case, MakeCase
@@ -298,7 +298,7 @@ def test_inexact_dataframe_operators_are_refused_and_ack_nothing(run: Case, part
     }
     unknown = UNKNOWN & set(caught)
     texts_of: dict[str, list[str]] = {}
-    unproven: list[dict[str, NotProvenError]] = []
+    unproven: list[dict[str, UnprovenEmissionError]] = []
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         kept = tracker.filter(messages, "id > 3")
@@ -313,15 +313,15 @@ def test_inexact_dataframe_operators_are_refused_and_ack_nothing(run: Case, part
                         lambda writer: writer.format("noop").mode("append").save(),
                         name=f"{member}-{number}",
                     )
-                except (NotExactError, PipelineError) as exc:
+                except (InexactPipelineError, PipelineError) as exc:
                     texts_of.setdefault(member, []).append(str(exc))
-                except NotProvenError as exc:
+                except UnprovenEmissionError as exc:
                     texts_of.setdefault(member, []).append(str(exc))
                     unproven[-1][member] = exc
         if len(unproven) == 1 and unproven[0]:
             raise next(iter(unproven[0].values()))
 
-    assert "ended with an error that the pipeline caught" in run.refused(pipeline, NotExactError)
+    assert "ended with an error that the pipeline caught" in run.refused(pipeline, InexactPipelineError)
     assert len(unproven) == (2 if unproven[0] else 1)
     assert set(unproven[-1]) == (unknown if is_connect(run.spark) else set())
     assert {member: len(texts) for member, texts in texts_of.items()} == {
@@ -337,7 +337,7 @@ def test_writer_in_ignore_mode_that_writes_nothing_is_named(case: MakeCase) -> N
         messages.select("id").write.mode("overwrite").parquet(str(run.folder / "there"))
         tracker.export(messages, lambda writer: writer.mode("ignore").parquet(str(run.folder / "there")))
 
-    assert "which mode('ignore') may not do" in run.refused(ignored, NotExactError)
+    assert "which mode('ignore') may not do" in run.refused(ignored, InexactPipelineError)
 
 
 BETWEEN: dict[str, tuple[Change, str, str]] = {
@@ -380,7 +380,7 @@ def test_untracked_operator_is_named_with_its_place(run: Case, kind: str) -> Non
         tracker.write(tracker.union_by_name(later, later).repartition(2), run.append(), name="save")
 
     # what is read from the source is nobody's mistake
-    text = run.refused(pipeline, NotExactError, run.messages.where("id >= 0"))
+    text = run.refused(pipeline, InexactPipelineError, run.messages.where("id >= 0"))
     assert described in text
     assert "between 'split' and 'again'" in text
     assert instead in text
@@ -398,6 +398,6 @@ def test_untracked_operator_before_group_by_and_join_is_named(run: Case) -> None
         total = tracker.group_by(tracker.join(both, table, "id"), "x", counted, partial=True, name="total")
         tracker.write(total, run.append(), name="save")
 
-    text = run.refused(pipeline, NotExactError)
+    text = run.refused(pipeline, InexactPipelineError)
     assert "Filter (NOT (id = 7)), between 'spout' and 'keep'" in text
     assert "id = 8" not in text

@@ -257,7 +257,7 @@ def test_operator_failing_every_row_ends_the_run_as_broken(case: MakeCase, optio
         "'split'",
         "has not processed any message",
         "'dict' object has no attribute 'id'",
-        "stop_if_all_fail=False",
+        "stop_if_broken=False",
     ):
         assert text in str(ended.error)
     assert (ended.letters, ended.acked) == ({}, set())
@@ -273,7 +273,7 @@ def test_exception_of_a_working_operator_fails_its_rows_only(case: MakeCase) -> 
 
 def test_all_failures_count_in_a_small_source_or_by_option(case: MakeCase) -> None:
     assert case(n=19).done(with_flat_map(every), retry=ONCE).letters.keys() == set(range(19))
-    assert case(n=40).done(with_flat_map(every), retry=ONCE, stop_if_all_fail=False).letters.keys() == set(range(40))
+    assert case(n=40).done(with_flat_map(every), retry=ONCE, stop_if_broken=False).letters.keys() == set(range(40))
 
 
 def test_declared_failures_count_even_if_every_row_fails(case: MakeCase) -> None:
@@ -372,9 +372,9 @@ def test_operator_failing_the_first_micro_batch_ends_the_query(spark: Any, acker
         with handler_of(acker, tmp_path, with_flat_map(every), retry=ONCE) as handler:
             query = start(spark, tmp_path, handler)
             wait_for_end(query)
-            assert "stop_if_all_fail=False" in str(query.exception())
+            assert "stop_if_broken=False" in str(query.exception())
     assert acker.dead_letters.count() == 0
-    with handler_of(acker, tmp_path, with_flat_map(every), retry=ONCE, stop_if_all_fail=False) as handler:
+    with handler_of(acker, tmp_path, with_flat_map(every), retry=ONCE, stop_if_broken=False) as handler:
         query = start(spark, tmp_path, handler)
         wait_for_end(query)
         assert query.exception() is None

@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import NotExactError, NotProvenError, RowFailedError
+from acker_redis import InexactPipelineError, RowFailedError, UnprovenEmissionError
 from acker_redis.spark import Tracker
 from acker_redis.spark.runtime.sessions import is_connect
 from tests.support.spark.cases import MakeCase
@@ -70,7 +70,7 @@ def test_partly_filled_cache_is_emitted_again(case: MakeCase) -> None:
         tracker.write(kept, run.append())
 
     if is_connect(run.spark) and SPARK >= (4, 3):
-        assert "Fill a cached frame as a whole" in run.refused(pipeline, NotExactError)
+        assert "Fill a cached frame as a whole" in run.refused(pipeline, InexactPipelineError)
         return
     ended = run.done(pipeline)
     assert (ended.acked, ended.letters) == (set(range(60)), {})
@@ -87,12 +87,12 @@ def test_untracked_filter_above_a_cache_names_both_causes(case: MakeCase) -> Non
         tracker.write(kept.where("id <> 7"), run.append(), name="save")
 
     if is_connect(run.spark):
-        text = run.refused(pipeline, NotExactError)
+        text = run.refused(pipeline, InexactPipelineError)
         assert "reached 'save'" in text and "Fill a cached frame as a whole" in text and "such as where" in text
         return
     ended = run.run(pipeline)
     assert ended.error is not None
-    assert isinstance(ended.error.__cause__ or ended.error, NotProvenError)
+    assert isinstance(ended.error.__cause__ or ended.error, UnprovenEmissionError)
     assert (ended.acked, ended.letters, ended.emissions) == (set(), {}, 3)
     assert "Spark lost or evicted a part" in str(ended.error)
     assert "Filter (NOT (id = 7)), between 'filter' and 'save'" in str(ended.error)
@@ -109,7 +109,7 @@ def test_cached_untracked_table_does_not_hide_lost_rows(case: MakeCase) -> None:
         tracker.write(tracker.join(messages, table, "id").where("id <> 7"), run.append())
 
     try:
-        text = run.refused(pipeline, NotExactError)
+        text = run.refused(pipeline, InexactPipelineError)
         assert ("such as where" if is_connect(run.spark) else "Filter (NOT (id = 7))") in text
     finally:
         table.unpersist()

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
-from acker_redis import Acker, BadConfigError, NotExactError, PipelineError
+from acker_redis import Acker, BadConfigError, InexactPipelineError, PipelineError
 from acker_redis.spark import Progress, RunResult, Tracker, run_exported
 from acker_redis.spark.protocol.anchor_codec import Encoding
 from acker_redis.spout.retry import RetryPolicy
@@ -142,7 +142,7 @@ def test_rows_lost_before_an_export_ack_nothing(case: MakeCase) -> None:
     def export(tracker: Tracker, messages: DataFrame) -> None:
         tracker.export(tracker.explode(messages, THREE).where("child < 2"), run.append())
 
-    assert "missing or duplicated" in run.refused(export, NotExactError)
+    assert "missing or duplicated" in run.refused(export, InexactPipelineError)
 
 
 @pytest.mark.parametrize("damaged", ["X'0102'", "'[[\"00\"]]'", "'nonsense'", "array(1L)"])

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from acker_redis import NotExactError, PipelineError
+from acker_redis import InexactPipelineError, PipelineError
 from acker_redis.spark import Tracker
 from acker_redis.spark.protocol.columns import TRACKING
 from acker_redis.spout.retry import RetryPolicy
@@ -52,7 +52,7 @@ def test_roots_column_computed_by_the_user_is_refused(case: MakeCase, kind: str)
         changed = REFUSED[kind](tracker, messages)
         tracker.write(tracker.fail_where(changed, "id = 7", "seven"), run.append())
 
-    assert "_roots was not computed by the tracker" in run.refused(pipeline, NotExactError)
+    assert "_roots was not computed by the tracker" in run.refused(pipeline, InexactPipelineError)
 
 
 @pytest.mark.parametrize("own", TRACKING)
@@ -141,7 +141,7 @@ def test_failed_rows_without_valid_roots_column_ack_nothing(
     if fails is leaves and roots is FOREIGN:
         return  # what leaves is not compared with the emission, as nothing of it comes back to the driver
     run = case(n=20)
-    text = run.refused(lambda tracker, rows: fails(run, tracker, lossy(rows, roots)), NotExactError)
+    text = run.refused(lambda tracker, rows: fails(run, tracker, lossy(rows, roots)), InexactPipelineError)
     assert "Keep the column _roots as it is" in text
 
 

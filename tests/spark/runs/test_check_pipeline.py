@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import AckerError, BadConfigError, NotExactError, PipelineError
+from acker_redis import AckerError, BadConfigError, InexactPipelineError, PipelineError
 from acker_redis.spark import Tracker, check_pipeline, read_files
 from acker_redis.spark.runs.check_pipeline import FailedMessage, PipelineCheck
 from tests.support.spark.cases import consume
@@ -73,12 +73,12 @@ def test_check_pipeline_lists_writes_and_failures(spark: Any, tmp_path: Path) ->
         (lambda t, rows: t.write(rows, lambda w: w.mode("overwrite").parquet("x")), PipelineError, "mode 'overwrite'"),
         (
             lambda t, rows: t.write(rows, lambda w: w.mode("append")),
-            NotExactError,
+            InexactPipelineError,
             "called no method of the writer that writes",
         ),
-        (lambda t, rows: t.write_dataframe(rows.limit(2), never), NotExactError, "missing or duplicated"),
+        (lambda t, rows: t.write_dataframe(rows.limit(2), never), InexactPipelineError, "missing or duplicated"),
         (lambda t, rows: t.group_by(rows, "half", F.count("*").alias("n")), PipelineError, "partial=True"),
-        (lambda t, rows: t.filter(rows, "half = 0"), NotExactError, "ran no sink"),
+        (lambda t, rows: t.filter(rows, "half = 0"), InexactPipelineError, "ran no sink"),
         (lambda t, rows: t.filter(rows.select("id"), "id = 0"), PipelineError, "isn't tracked"),
     ],
 )

@@ -18,7 +18,7 @@ from acker_redis import (
     Acker,
     BadConfigError,
     ConnectionLostError,
-    NotExactError,
+    InexactPipelineError,
     OffsetFile,
     PipelineError,
     RowFailedError,
@@ -316,7 +316,7 @@ def test_unstable_message_ids_are_refused_at_once(spark: Any, acker: Acker) -> N
         tracker.write_partitions(messages, consume)
 
     messages = spark.range(5).selectExpr("2 * (id + unix_micros(current_timestamp())) AS id")
-    with pytest.raises(NotExactError, match="check that the messages have the same ids whenever they are read"):
+    with pytest.raises(InexactPipelineError, match="check that the messages have the same ids whenever they are read"):
         run_tracked(messages, drain, acker=acker, ids="id")
 
 
@@ -403,7 +403,7 @@ def test_settings_that_wait_forever_are_refused_before_running(setting: str, val
         ({"replay": "redis"}, r"replay='redis' is not a ReplayFrom\. Pass ReplayFrom\.source\(\)"),
         ({"replay": ReplayFrom}, "is not a ReplayFrom"),
         ({"executor_url": 6379}, "executor_url=6379 is not a URL"),
-        ({"stop_if_all_fail": "no"}, "stop_if_all_fail='no' is not a bool"),
+        ({"stop_if_broken": "no"}, "stop_if_broken='no' is not a bool"),
         ({"on_messages_done": []}, r"on_messages_done=\[\] is not callable"),
         ({"progress": 1}, "progress=1 is not callable"),
     ],

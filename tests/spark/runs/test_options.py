@@ -175,7 +175,7 @@ def test_options_and_results_are_frozen() -> None:
     spout = one_spout()
     settings = run_settings(
         "run_tracked", print, acker=fake_acker(), executor_url="redis://:secret@host", spout_id=1, retry=None,
-        stop_if_all_fail=True, emit_timeout_secs=None, max_spout_pending=None, dead_letter_bytes=0,
+        stop_if_broken=True, emit_timeout_secs=None, max_spout_pending=None, dead_letter_bytes=0,
     )  # fmt: skip
     told = progress_of(spout, is_emitting=False), result_of(spout, 0.0)
     assert "secret" not in repr(settings)

@@ -48,7 +48,7 @@ def test_broken_program_dead_letters_no_message_of_a_small_source(case: MakeCase
     ended = run.run(partial(pipeline, run), retry=TWICE)
     assert type(ended.error) is AckerError
     assert "no message has come through in this run" in str(ended.error)
-    assert "stop_if_all_fail=False" in str(ended.error)
+    assert "stop_if_broken=False" in str(ended.error)
     assert (ended.letters, ended.notified, run.acker.stats().pending) == ({}, [], 0)
 
 
@@ -60,7 +60,7 @@ def test_messages_are_attempted_max_attempts_times_before_the_run_ends(case: Mak
 
 
 def test_failed_jobs_count_by_option_and_the_run_returns(case: MakeCase) -> None:
-    ended = case(n=3).done(refusing({0, 1, 2}), retry=TWICE, stop_if_all_fail=False)
+    ended = case(n=3).done(refusing({0, 1, 2}), retry=TWICE, stop_if_broken=False)
     assert ended.letters.keys() == {0, 1, 2}
 
 

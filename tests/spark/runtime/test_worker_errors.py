@@ -9,7 +9,7 @@ from acker_redis import (
     AckerError,
     BadBatchError,
     ConnectionLostError,
-    NotExactError,
+    InexactPipelineError,
     PipelineError,
     RowFailedError,
     ServerOutOfMemoryError,
@@ -46,7 +46,7 @@ QUERY = (
 
 @pytest.mark.parametrize("text", [WORKER, COMMIT, JOB, JVM, QUERY])
 @pytest.mark.parametrize("told", ["h:1 is above maxmemory", "two\nlines: of text", ""])
-@pytest.mark.parametrize("kind", [ServerOutOfMemoryError, NotExactError, AckerError])
+@pytest.mark.parametrize("kind", [ServerOutOfMemoryError, InexactPipelineError, AckerError])
 def test_worker_error_is_raised_with_its_type_and_text(text: str, told: str, kind: type[AckerError]) -> None:
     last_line = f"acker_redis.errors.{kind.__name__}" + (f": {told}" if told else "")
     error = PySparkException(text.replace("{}", last_line))
@@ -56,10 +56,10 @@ def test_worker_error_is_raised_with_its_type_and_text(text: str, told: str, kin
 
 
 def test_worker_error_in_an_answer_of_a_connect_server_is_raised() -> None:
-    error = connect.PythonException(message=WORKER.format("acker_redis.errors.NotExactError: one row too many"))
+    error = connect.PythonException(message=WORKER.format("acker_redis.errors.InexactPipelineError: one row too many"))
     assert is_of_java(error)
     assert broke_in_a_job(error)
-    with pytest.raises(NotExactError, match=r"^one row too many$"), own_errors():
+    with pytest.raises(InexactPipelineError, match=r"^one row too many$"), own_errors():
         raise error
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from acker_redis import NotExactError, PipelineError, RowFailedError, RowsRefusedError
+from acker_redis import InexactPipelineError, PipelineError, RowFailedError, RowsRefusedError
 from acker_redis.spark import Tracker
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.worker.failures import OnError
@@ -112,7 +112,7 @@ def test_dataframe_function_is_a_sink(case: MakeCase) -> None:
 )
 def test_dataframe_function_running_nothing_is_refused(case: MakeCase, function: Callable[[DataFrame], object]) -> None:
     run = case(n=20)
-    text = run.refused(writing(lambda tracker, rows: tracker.write_dataframe(rows, function)), NotExactError)
+    text = run.refused(writing(lambda tracker, rows: tracker.write_dataframe(rows, function)), InexactPipelineError)
     assert "ran no Spark job" in text and "40 rows" in text
 
 
@@ -151,7 +151,8 @@ def test_dataframe_function_does_not_run_on_rows_that_are_missing(case: MakeCase
     run = case(n=20)
     called: list[DataFrame] = []
     text = run.refused(
-        writing(lambda tracker, rows: tracker.write_dataframe(rows.where("id <> 7"), called.append)), NotExactError
+        writing(lambda tracker, rows: tracker.write_dataframe(rows.where("id <> 7"), called.append)),
+        InexactPipelineError,
     )
     assert "missing or duplicated" in text
     assert called == []
@@ -165,7 +166,7 @@ def test_dataframe_function_that_raises_is_not_proven_by_its_rows(case: MakeCase
         with pytest.raises(OSError, match="disk full"):
             tracker.write_dataframe(messages, raising, name="broken")
 
-    assert "'broken' ended with an error" in run.refused(pipeline, NotExactError)
+    assert "'broken' ended with an error" in run.refused(pipeline, InexactPipelineError)
 
 
 def test_source_that_spark_reports_nothing_of_is_refused_before_it_writes(
@@ -557,7 +558,7 @@ def test_whole_output_must_replace_a_table(case: MakeCase) -> None:
 def test_table_writer_that_writes_nothing_is_refused(case: MakeCase) -> None:
     run = case(n=6)
     text = run.refused(
-        lambda tracker, rows: tracker.write_table(rows, "nowhere", lambda w: w.option("a", "b")), NotExactError
+        lambda tracker, rows: tracker.write_table(rows, "nowhere", lambda w: w.option("a", "b")), InexactPipelineError
     )
     assert "called no method of the writer that writes" in text
 

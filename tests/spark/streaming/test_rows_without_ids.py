@@ -17,8 +17,8 @@ from acker_redis.testing import fake_acker
 BROKEN = '{"id": 2, "item": '
 
 
-def rows_of(*, stop_if_all_fail: bool = True) -> RowsWithoutIds:
-    return RowsWithoutIds(fake_acker(), dead_letter_bytes=0, stop_if_all_fail=stop_if_all_fail)
+def rows_of(*, stop_if_broken: bool = True) -> RowsWithoutIds:
+    return RowsWithoutIds(fake_acker(), dead_letter_bytes=0, stop_if_broken=stop_if_broken)
 
 
 def test_many_rows_without_an_id_and_no_other_end_the_query() -> None:
@@ -30,7 +30,7 @@ def test_many_rows_without_an_id_and_no_other_end_the_query() -> None:
 
 @pytest.mark.parametrize(("stops", "with_id"), [(True, 1), (False, 0)])
 def test_many_rows_without_an_id_are_accepted_beside_another_or_by_choice(stops: bool, with_id: int) -> None:
-    rows = rows_of(stop_if_all_fail=stops)
+    rows = rows_of(stop_if_broken=stops)
     rows.check("id", with_id, 0)
     rows.check("id", 0, MANY_FAILED)
 

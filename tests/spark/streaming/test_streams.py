@@ -712,7 +712,7 @@ def test_on_messages_done_raising_at_times_delays_nothing(
         start(spark, tmp_path, handler).awaitTermination()
         assert handler.drain(180).counts.emitted == 4
     assert sorted(done) == written(tmp_path) == [1, 2, 3, 4]
-    assert acker.admin.ends()[0].state == "finished"
+    assert acker.admin.last_run_ends()[0].state == "finished"
 
 
 def test_query_failing_repeatedly_leaves_a_letter_per_message(
@@ -734,12 +734,12 @@ def test_query_failing_repeatedly_leaves_a_letter_per_message(
             ):
                 query.awaitTermination()
         assert acker.dead_letters.count() == 0
-        assert (acker.admin.ends()[0].state, acker.stats(oldest=False).pending) == ("failed", 0)
-        assert "on_messages_done raised OSError: mend me" in acker.admin.ends()[0].error
+        assert (acker.admin.last_run_ends()[0].state, acker.stats(with_oldest_age=False).pending) == ("failed", 0)
+        assert "on_messages_done raised OSError: mend me" in acker.admin.last_run_ends()[0].error
     with handler_of(acker, tmp_path, retry=once) as handler:
         start(spark, tmp_path, handler).awaitTermination()
     assert [letter.message_id for letter in acker.dead_letters.read()] == [7]
-    assert acker.admin.ends()[0].state == "finished"
+    assert acker.admin.last_run_ends()[0].state == "finished"
 
 
 def test_query_stopped_in_a_micro_batch_is_marked_interrupted(spark: Any, acker: Acker, tmp_path: Path) -> None:
@@ -748,8 +748,8 @@ def test_query_stopped_in_a_micro_batch_is_marked_interrupted(spark: Any, acker:
         query = start(spark, tmp_path, handler)
         wait_until(lambda: handler.status().is_full, "the micro-batch waits", 120)
         query.stop()
-        wait_until(lambda: acker.admin.ends()[0].state == "interrupted", "its end is noted", 180)
-    assert acker.stats(oldest=False).pending == 0
+        wait_until(lambda: acker.admin.last_run_ends()[0].state == "interrupted", "its end is noted", 180)
+    assert acker.stats(with_oldest_age=False).pending == 0
 
 
 def test_tracked_batches_closed_during_a_wait_ends_the_query(spark: Any, acker: Acker, tmp_path: Path) -> None:
@@ -767,7 +767,7 @@ def test_tracked_batches_closed_during_a_wait_ends_the_query(spark: Any, acker: 
             query.awaitTermination()
     finally:
         query.stop()
-    assert (acker.admin.ends()[0].state, acker.stats(oldest=False).pending) == ("interrupted", 0)
+    assert (acker.admin.last_run_ends()[0].state, acker.stats(with_oldest_age=False).pending) == ("interrupted", 0)
     with handler_of(acker, tmp_path) as handler:  # Spark gives the batch again
         start(spark, tmp_path, handler).awaitTermination()
     assert parked(tmp_path) == [50]

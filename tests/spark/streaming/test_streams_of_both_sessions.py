@@ -34,7 +34,7 @@ def test_parked_messages_survive_a_stop_in_the_middle_of_a_batch(spark: Any, ack
         wait_until(lambda: (tmp_path / "checkpoint" / "offsets" / "2").exists(), "the third batch begins", 180)
         query.stop()
         if not is_connect(spark):  # whose server ends the query's process, and the lease of the lane expires
-            wait_until(lambda: acker.admin.ends()[0].state != "begun", "it lets go of its lane", 120)
+            wait_until(lambda: acker.admin.last_run_ends()[0].state != "begun", "it lets go of its lane", 120)
     assert parked(tmp_path)[:2] == [7, 17]
     with handler_of(acker, tmp_path, partial(plain, tmp_path), **options) as handler:
         start(spark, tmp_path, handler).awaitTermination()

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from acker_redis import Acker, NotExactError, NotProvenError
+from acker_redis import Acker, InexactPipelineError, UnprovenEmissionError
 from acker_redis.acker import app_of
 from acker_redis.errors import ConnectionLostError
 from acker_redis.model import ids
@@ -102,7 +102,7 @@ def test_spark_task_that_runs_again_exports_the_same_rows(acker: Acker) -> None:
 def test_spark_task_that_reruns_with_other_rows_is_not_proven(acker: Acker) -> None:
     run(step(acker), tracked([5, 6], [[1], [2]]))
     with pytest.raises(
-        NotProvenError, match="export 'hand on': the task of a partition ran again and returned other rows"
+        UnprovenEmissionError, match="export 'hand on': the task of a partition ran again and returned other rows"
     ):
         run(step(acker), tracked([7, 6], [[1], [2]]))
 
@@ -113,7 +113,7 @@ def test_input_that_broke_off_acks_nothing_and_the_next_emission_completes(acker
     own = list(some_shares(3))
     first, second = tracked(own[:2], [[1], [2]]), tracked(own[2:], [[1]])
     seen = run(step(acker), first)
-    with pytest.raises(NotProvenError):
+    with pytest.raises(UnprovenEmissionError):
         run(step(acker), first, second)
     for pair in [pair for row in seen for pair in pairs(row)]:  # files of the broken try that somebody read
         acker.ack(*pair)
@@ -130,7 +130,7 @@ def test_input_that_broke_off_acks_nothing_and_the_next_emission_completes(acker
 
 @pytest.mark.parametrize("roots", [[[1], None], [[1], []], [[1], [0]]])
 def test_row_of_a_message_without_roots_raises_not_exact(acker: Acker, roots: Any) -> None:
-    with pytest.raises(NotExactError, match="rows of a message have lost their roots"):
+    with pytest.raises(InexactPipelineError, match="rows of a message have lost their roots"):
         run(step(acker), tracked([5, 6], roots))
     assert acker.stats().pending == 0
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from acker_redis import Acker, Anchors, NotExactError
+from acker_redis import Acker, Anchors, InexactPipelineError
 from acker_redis.acker import app_of
 from acker_redis.spark.protocol.columns import ANCHORS
 from acker_redis.spark.worker import kafka_export
@@ -87,7 +87,7 @@ def test_edges_are_introduced_while_the_input_goes_on(acker: Acker, monkeypatch:
 
 
 def test_rows_without_roots_are_a_mistake(acker: Acker) -> None:
-    with pytest.raises(NotExactError, match="lost their roots"):
+    with pytest.raises(InexactPipelineError, match="lost their roots"):
         run(headers(acker), tracked([5], [None]))
     assert app_of(acker).inspection.blocks() == 0
 

@@ -59,13 +59,13 @@ def test_worker_waits_until_driver_recovered_the_lost_ledger() -> None:
     app_of(driver).client.redis.flushall()
     tries: list[int] = []
 
-    def recover() -> list[int]:
+    def reopen() -> list[int]:
         tries.append(len(tries))
         if len(tries) == 2:
-            driver.recover()
-        return worker.recover()
+            driver.reopen()
+        return worker.reopen()
 
-    assert while_lost(recover) == []
+    assert while_lost(reopen) == []
     assert len(tries) == 2
     worker.ack(1, 1)
     assert driver.inspect(1) is not None
@@ -78,7 +78,7 @@ def test_ledger_that_stays_lost_is_raised(monkeypatch: pytest.MonkeyPatch) -> No
     worker = Acker(Client(app_of(driver).client.redis), driver.config, create=False)
     app_of(driver).client.redis.flushall()
     with pytest.raises(LedgerLostError):
-        while_lost(worker.recover)
+        while_lost(worker.reopen)
     driver.close()
 
 

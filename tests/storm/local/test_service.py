@@ -71,12 +71,12 @@ def test_a_run_writes_its_counts_and_its_end_for_people(url: str) -> None:
         (counts,) = topology_counts.read_all(app_of(acker).client, "orders")
         assert (seen, counts.state, counts.run_id, counts.pending) == (["running"], "ended", result.run_id, 0)
         assert counts.components["b"]["executed"] == {"a:default": 20}
-        assert {end.state for end in acker.admin.ends().values()} == {"finished"}
+        assert {end.state for end in acker.admin.last_run_ends().values()} == {"finished"}
         with pytest.raises(KeyError):
             chain(passing(), spout=Raises()).run_local(acker)
         (counts,) = topology_counts.read_all(app_of(acker).client, "orders")
         assert (counts.state, counts.error) == ("failed", "KeyError: 'no such order'")
-        assert {(end.state, end.error) for end in acker.admin.ends().values()} == {("failed", counts.error)}
+        assert {(end.state, end.error) for end in acker.admin.last_run_ends().values()} == {("failed", counts.error)}
 
 
 class Remember(StatefulBolt):
@@ -447,15 +447,15 @@ def test_outage_while_letters_are_written_or_deleted_loses_none(monkeypatch: pyt
 
 def test_lost_ledger_is_recovered_once_the_server_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
     acker, tries = fake_acker(), []
-    original = acker.recover
+    original = acker.reopen
 
-    def recover() -> Any:
+    def reopen() -> Any:
         tries.append(1)
         if len(tries) < 3:
             raise ConnectionLostError("away")
         return original()
 
-    monkeypatch.setattr(acker, "recover", recover)
+    monkeypatch.setattr(acker, "reopen", reopen)
 
     def call(bolt: Do, tup: Any) -> None:
         app_of(acker).client.pipeline([("FLUSHALL",)])

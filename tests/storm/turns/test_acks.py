@@ -11,7 +11,7 @@ from pyspark.cloudpickle import dumps
 from acker_redis import Acker
 from acker_redis.acker import app_of
 from acker_redis.client.client import Client
-from acker_redis.errors import NotProvenError, ServerUnavailableError
+from acker_redis.errors import ServerUnavailableError, UnprovenEmissionError
 from acker_redis.model import ids
 from acker_redis.store.turns import Claim, Turn
 from acker_redis.storm.definition.streams import StreamId
@@ -189,7 +189,9 @@ def test_rows_that_no_sink_wrote_are_not_acked(
     """Speculation may leave two copies of a partition, which differ if a bolt isn't deterministic."""
     monkeypatch.setattr(steps, "partition_id", lambda: 3)
     step = AckStep(turned.spec, ReadBackStep(turned.spec, contents))
-    with pytest.raises(NotProvenError, match=r"Partition 3 of turn 1 has other rows than those that its sinks wrote"):
+    with pytest.raises(
+        UnprovenEmissionError, match=r"Partition 3 of turn 1 has other rows than those that its sinks wrote"
+    ):
         list(step(iter(kept_rows(turned))))
     assert turned.acker.pending() == len(turned.roots)
 
@@ -202,7 +204,7 @@ def test_a_small_turn_whose_input_breaks_off_claims_nothing(turned: Turned, monk
     rows.add(turned.plan.keys[number], BIN, number, updates.to_bytes())
     part = [batch.append_column(CONTENT, pa.array([20], pa.int64())) for batch in rows.take()]
     step = AckStep(turned.spec, ReadBackStep(turned.spec, {3: 35}))
-    with pytest.raises(NotProvenError):
+    with pytest.raises(UnprovenEmissionError):
         list(step(iter(part)))
     assert turned.turn.claim(number, b"of the whole input") == Claim.CLAIMED
 

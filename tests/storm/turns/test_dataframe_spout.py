@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from acker_redis import Acker, OffsetFile
-from acker_redis.errors import BadConfigError, InvalidTopologyError, NotExactError, PipelineError
+from acker_redis.errors import BadConfigError, InexactPipelineError, InvalidTopologyError, PipelineError
 from acker_redis.spark import MessageIds, read_files
 from acker_redis.storm import BatchSpout, DataFrameSpout, Grouping, TopologyBuilder
 from tests.storm.turns import parts
@@ -208,7 +208,7 @@ def test_lines_of_text_files_are_messages(run: Any, spark: Any, tmp_path: Path) 
 def test_a_dataframe_that_is_computed_differently_ends_the_run(run: Any, spark: Any) -> None:
     heard = Heard()
     frame = spark.range(200).selectExpr("id AS v").mapInArrow(parts.some, "v bigint")
-    with pytest.raises(NotExactError, match=r"Spout 'spout' read \d+ rows for \d+ messages"):
+    with pytest.raises(InexactPipelineError, match=r"Spout 'spout' read \d+ rows for \d+ messages"):
         run(chain(Hears(frame, heard, ids="v"), Passing))
     assert not heard
 

@@ -38,8 +38,8 @@ def engine() -> Iterator[TurnEngine]:
 class Turns:
     """Turns of an engine whose tuples are held by the bolt `a`."""
 
-    def __init__(self, engine: TurnEngine, *, stop_if_all_fail: bool = True) -> None:
-        self.engine, self.health = engine, BoltHealth(everything_counts=not stop_if_all_fail)
+    def __init__(self, engine: TurnEngine, *, stop_if_broken: bool = True) -> None:
+        self.engine, self.health = engine, BoltHealth(everything_counts=not stop_if_broken)
         self.held = set[str]()
         self.refusals = Refusals(engine, self.health, self.held.__contains__)
 
@@ -120,7 +120,7 @@ def test_messages_go_out_again_until_the_bolt_has_processed_another_one(engine: 
 
 @pytest.mark.parametrize("of_few", [True, False])
 def test_messages_fail_if_no_other_can_come_or_the_caller_wants_it(engine: TurnEngine, of_few: bool) -> None:
-    turns = Turns(engine, stop_if_all_fail=of_few)
+    turns = Turns(engine, stop_if_broken=of_few)
     roots = turns.emit(19 if of_few else 40)
     turns.break_at(roots, is_last=of_few)
     assert turns.refusals.judge() == [] and all(turns.failed(roots))
@@ -130,7 +130,7 @@ def test_many_messages_of_a_bolt_that_has_processed_none_end_the_run(engine: Tur
     turns = Turns(engine)
     roots = turns.emit(20)
     turns.break_at(roots, is_last=True)
-    with pytest.raises(OperatorBrokenError, match=r"20 messages failed in 'a'.*too long.*stop_if_all_fail=False"):
+    with pytest.raises(OperatorBrokenError, match=r"20 messages failed in 'a'.*too long.*stop_if_broken=False"):
         turns.refusals.judge()
     assert not any(map(engine.message_of, roots)), "none is left pending"
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameWriter
 
-from acker_redis import Acker, AckerConfig, NotExactError, NotProvenError, RowFailedError
+from acker_redis import Acker, AckerConfig, InexactPipelineError, RowFailedError, UnprovenEmissionError
 from acker_redis.ledger.outcomes.decoding import OutcomeBatch
 from acker_redis.model.roots import root_ids
 from acker_redis.spark import Pipeline, RunResult, Tracker, run_tracked
@@ -173,9 +173,9 @@ class Case:
         emissions, each of which runs the pipeline twice unless rows were exported.
         """
         ended = self.run(pipeline, messages, **{"retry": RetryPolicy(max_attempts=1, first_delay_secs=0), **options})
-        if is_connect(self.spark) and kind is NotExactError and "3 emissions in a row" in str(ended.error):
+        if is_connect(self.spark) and kind is InexactPipelineError and "3 emissions in a row" in str(ended.error):
             assert ended.error is not None
-            assert type(ended.error.__cause__) is NotProvenError
+            assert type(ended.error.__cause__) is UnprovenEmissionError
             assert "It is unknown" in str(ended.error)
             assert ended.emissions in (3, 6)
         else:

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from pyspark.sql import DataFrame
 
-from acker_redis import NotExactError
+from acker_redis import InexactPipelineError
 from acker_redis.spark import Tracker
 from acker_redis.spark.runtime.sessions import is_connect
 from tests.support.spark.cases import Case, MakeCase, Row
@@ -45,7 +45,7 @@ def check_refused(run: Case, write: Write) -> None:
     def lossy(tracker: Tracker, messages: DataFrame) -> None:
         write(tracker, tracker.explode(messages, TWO).where("id <> 7"))
 
-    text = run.refused(lossy, NotExactError)
+    text = run.refused(lossy, InexactPipelineError)
     assert "missing or duplicated" in text, text
 
 
