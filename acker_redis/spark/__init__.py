@@ -23,7 +23,7 @@ from acker_redis.spark.runtime.version import check_pyspark
 
 if TYPE_CHECKING:
     from acker_redis.spark.emission.messages import with_message_id
-    from acker_redis.spark.emission.runner import Pipeline
+    from acker_redis.spark.emission.pipeline_run import Pipeline
     from acker_redis.spark.runs.check_pipeline import PipelineCheck, check_pipeline
     from acker_redis.spark.runs.dataframe import run_tracked
     from acker_redis.spark.runs.exported import run_exported
@@ -71,7 +71,7 @@ _MODULES = {
     "FlatMapOutput": "worker.arrow_function",
     "JavaNotFoundError": "runtime.environment",
     "MessageIds": "runs.options",
-    "Pipeline": "emission.runner",
+    "Pipeline": "emission.pipeline_run",
     "PipelineCheck": "runs.check_pipeline",
     "Progress": "runs.run_result",
     "ReplayFrom": "runs.options",

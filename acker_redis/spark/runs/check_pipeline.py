@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,20 +12,14 @@ from pyspark.sql import DataFrame
 from acker_redis.errors import BadConfigError
 from acker_redis.model.roots import root_ids
 from acker_redis.spark import checks
-from acker_redis.spark.emission.corrupt_records import check_corrupt_records, fail_corrupt_records, has_corrupt_records
+from acker_redis.spark.emission.corrupt_records import check_corrupt_records
 from acker_redis.spark.emission.messages import RunMessages, with_message_ids
-from acker_redis.spark.emission.roots import salts, shares_of
-from acker_redis.spark.emission.runner import Pipeline
-from acker_redis.spark.operators import tracking
-from acker_redis.spark.proof.equation import Equation
+from acker_redis.spark.emission.pipeline_run import Pipeline, PipelineRun, names
 from acker_redis.spark.proof.id_lineage import check_id_lineage
-from acker_redis.spark.proof.proof import Proof
-from acker_redis.spark.protocol import shares
 from acker_redis.spark.runs.options import MessageIds, check_messages, message_ids
 from acker_redis.spark.runtime.jobs import running
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.output_modes import Output, Outputs, check_output
-from acker_redis.spark.tracker import Tracker
 from acker_redis.spout.in_flight import Emission
 
 _APP = "check"
@@ -118,40 +113,24 @@ def check_pipeline(
     frame, column = with_message_ids(messages, wanted.id_column, wanted.partition, wanted.offset)
     check_id_lineage(frame, column, "check_pipeline")
     outputs = Outputs(output, only_checked=True)
-    key = f"{_APP}:{run_id}:0"
-    tag = f"acker:{key}"
-    with running(spark, tag), own_errors():
+    with running(spark, names(_APP, run_id, 0)[1]), own_errors(), ExitStack() as releasing:
+        releasing.callback(outputs.release)
         outputs.check_read("messages", frame)
-        frame = outputs.keep_checkpoint(
-            frame.limit(rows).localCheckpoint()
-        )  # the same rows, whenever they are computed
-        try:
-            known = RunMessages(frame, column).read_ids(None, wanted.partition, wanted.offset)
-            roots = root_ids(_APP, run_id, known, 0)
-            of_emission = salts(_APP, run_id, 0)
-            own = shares_of(of_emission[1], Emission(0, known, np.zeros_like(known), roots))
-            proof = Proof(spark, key, shares.total(own), len(known), tag, lambda name: None)
-            try:
-                tracker = Tracker(run_id, 0, _proof=proof, _origin=None, _id_columns=(column,), _outputs=outputs)
-                equation = Equation(key, proof.add_operator("spout", "spout", []).name)
-                tracked = tracking.tracked(frame, column, of_emission, equation)
-                try:
-                    pipeline(tracker, fail_corrupt_records(proof, tracked) if has_corrupt_records(frame) else tracked)
-                finally:
-                    proof.wait_for_actions()
-                proof.check_covered()
-                message_of = dict(zip(roots.tolist(), known.tolist(), strict=True))
-                failed = {
-                    FailedMessage(message_of[root], failure.component, reason.text)
-                    for failure in proof.failures()
-                    for reason, packed in failure.reasons.items()
-                    for root in np.frombuffer(packed, np.int64).tolist()
-                    if root in message_of
-                }
-            finally:
-                proof.forget()
-        finally:
-            outputs.release()
+        # A checkpoint has the same rows, whenever they are computed.
+        frame = outputs.keep_checkpoint(frame.limit(rows).localCheckpoint())
+        known = RunMessages(frame, column).read_ids(None, wanted.partition, wanted.offset)
+        roots = root_ids(_APP, run_id, known, 0)
+        run = PipelineRun(spark, Emission(0, known, np.zeros_like(known), roots), _APP, run_id, outputs)
+        releasing.callback(run.release)
+        run.prove(pipeline, frame, column)
+        message_of = dict(zip(roots.tolist(), known.tolist(), strict=True))
+        failed = {
+            FailedMessage(message_of[root], failure.component, reason.text)
+            for failure in run.proof.failures()
+            for reason, packed in failure.reasons.items()
+            for root in np.frombuffer(packed, np.int64).tolist()
+            if root in message_of
+        }
     return PipelineCheck(len(known), dict(outputs.counts), tuple(sorted(failed)))
 
 

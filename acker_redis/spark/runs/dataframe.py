@@ -16,8 +16,9 @@ from acker_redis.spark import checks
 from acker_redis.spark.emission.corrupt_records import check_corrupt_records
 from acker_redis.spark.emission.messages import RunMessages, not_done, with_message_ids
 from acker_redis.spark.emission.operator_health import OperatorHealth
+from acker_redis.spark.emission.pipeline_run import Pipeline
 from acker_redis.spark.emission.place_columns import place_columns
-from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
+from acker_redis.spark.emission.runner import EmissionRunner
 from acker_redis.spark.emission.whole_output import WholeOutput
 from acker_redis.spark.proof.id_lineage import check_id_lineage
 from acker_redis.spark.runs.callbacks import with_retries

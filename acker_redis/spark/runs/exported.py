@@ -13,7 +13,7 @@ from acker_redis.model import ids
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spark import sql
 from acker_redis.spark.emission.messages import MESSAGE_ID
-from acker_redis.spark.emission.runner import Pipeline
+from acker_redis.spark.emission.pipeline_run import Pipeline
 from acker_redis.spark.protocol import anchor_codec
 from acker_redis.spark.protocol.columns import ANCHORS
 from acker_redis.spark.runs.dataframe import run_dataframe

@@ -20,7 +20,8 @@ from acker_redis.kafka.record_reader import RecordReader
 from acker_redis.model.config import check_finite
 from acker_redis.outages import Outages
 from acker_redis.spark.emission.operator_health import OperatorHealth
-from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
+from acker_redis.spark.emission.pipeline_run import Pipeline
+from acker_redis.spark.emission.runner import EmissionRunner
 from acker_redis.spark.runs.kafka_imports import KafkaImports, failing_bad_anchors
 from acker_redis.spark.runs.kafka_records import IDENTITY, RECORD, KafkaRecords
 from acker_redis.spark.runs.options import KafkaPolicies, check_endless, run_settings

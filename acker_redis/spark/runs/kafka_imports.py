@@ -15,7 +15,7 @@ from acker_redis.acker import Acker, app_of
 from acker_redis.errors import AckerError, BadAnchorsError, BadConfigError, LedgerLostError
 from acker_redis.model.anchors import Anchors
 from acker_redis.model.arrays import Int64Array
-from acker_redis.spark.emission.runner import Pipeline
+from acker_redis.spark.emission.pipeline_run import Pipeline
 from acker_redis.spark.tracker import Tracker
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.store.kafka_exports import KafkaExports

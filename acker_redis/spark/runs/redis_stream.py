@@ -22,7 +22,8 @@ from acker_redis.model.config import check_finite
 from acker_redis.outages import Outages
 from acker_redis.spark.emission.messages import MESSAGE_ID, as_json, id_of
 from acker_redis.spark.emission.operator_health import OperatorHealth
-from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
+from acker_redis.spark.emission.pipeline_run import Pipeline
+from acker_redis.spark.emission.runner import EmissionRunner
 from acker_redis.spark.runs.options import check_endless, run_settings
 from acker_redis.spark.runs.redis_group import RedisGroup
 from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of, result_of

@@ -23,7 +23,8 @@ from acker_redis.model.arrays import Int64Array
 from acker_redis.spark import sql
 from acker_redis.spark.emission.messages import MESSAGE_ID, Places, read_ids, read_places, with_message_ids
 from acker_redis.spark.emission.operator_health import OperatorHealth
-from acker_redis.spark.emission.runner import EmissionRunner, Pipeline
+from acker_redis.spark.emission.pipeline_run import Pipeline
+from acker_redis.spark.emission.runner import EmissionRunner
 from acker_redis.spark.proof.blame import line_of
 from acker_redis.spark.runs.options import StreamSettings
 from acker_redis.spark.runtime.jobs import described, inherited
