@@ -123,8 +123,9 @@ def replay(
         if selected.letters > selected.replayable:
             output.line(
                 f"{selected.letters - selected.replayable} letters can't be replayed from here. They are from a batch run "
-                "that is over, or were stored without their message (dead_letter_bytes). Run their messages from the source "
-                "with run_tracked(..., only_dead_letters=DeadLetterFilter(...)), which deletes the letters. After "
+                "that is over, or were stored without their message: dead_letter_bytes, or a message of a topology that can't "
+                "be pickled or has more than 1 MiB. Run the messages of a batch run from the source with "
+                "run_tracked(..., only_dead_letters=DeadLetterFilter(...)), which deletes the letters. After "
                 'output="whole", run all messages.',
                 err=True,
             )

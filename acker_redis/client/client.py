@@ -99,6 +99,7 @@ class Client:
         self.address = connection.address(source)
         self._outage_timeout_secs = min(outage_timeout_secs, CONNECT_SECS if connect_secs is None else connect_secs)
         self._has_connected = self._closed = False
+        self._has_patience: Callable[[], bool] = lambda: True
         self._impatient = outage_timeout_secs == 0
         self.nodes: Nodes | None = None
         self.redis: RedisClient = None
@@ -363,11 +364,20 @@ class Client:
             if not passes(exc):
                 return False
             self._start_over(exc)  # at the last attempt, too: the next call must not meet the same
-            return time.monotonic() - began < self._outage_timeout_secs
+            return time.monotonic() - began < self._outage_timeout_secs and self._has_patience()
 
         backoff = Backoff(base=_BACKOFF_BASE_SECS, cap=_BACKOFF_CAP_SECS)
         retry: Retry = Retry(backoff, -1, supported_errors=DRIVER_ERRORS)
         return retry.call_with_retry(attempt_if_open, lambda exc: None, is_retryable=goes_on)
+
+    @contextmanager
+    def patient_while(self, has_patience: Callable[[], bool]) -> Iterator[None]:
+        """Let calls, of all threads, try again during an outage only as long as a function returns True."""
+        before, self._has_patience = self._has_patience, has_patience
+        try:
+            yield
+        finally:
+            self._has_patience = before
 
     def answers(self) -> bool:
         """Ask the server once, without patience, whether it answers."""

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
+from acker_redis.errors import InvalidTopologyError
 from acker_redis.storm.components.component import Rule
 from acker_redis.storm.components.holding import HoldingBolt
 from acker_redis.storm.core.tuples import PENDING, Tuple
@@ -34,6 +35,7 @@ class BatchingBolt(HoldingBolt):
     batch_size: int | None = None
 
     _acker_needs: ClassVar[tuple[str, ...]] = ("process_batch", "process_batches", "process")
+    _acker_calls: ClassVar[tuple[str, ...]] = ("group_key",)
     _acker_rules: ClassVar[Mapping[str, Rule]] = {
         "ticks_between_batches": Rule(settings.is_count, "an integer of 1 or more"),
         "batch_size": Rule(lambda value: value is None or settings.is_count(value), "an integer of 1 or more, or None"),
@@ -69,6 +71,25 @@ class BatchingBolt(HoldingBolt):
         """Process all batches, key by key."""
         for key in list(self._acker_open_batches()):
             self._acker_process(key)
+
+    @classmethod
+    def _acker_check(cls, name: str) -> None:
+        """Refuse a `process` that leads no tuple to the batches: the tuples would stay pending, and time out."""
+        has_batches = (
+            cls.process_batch is not BatchingBolt.process_batch
+            or cls.process_batches is not BatchingBolt.process_batches
+        )
+        code = getattr(cls.process, "__code__", None)
+        if (
+            has_batches
+            and code is not None
+            and "process" not in code.co_names
+            and cls.process is not BatchingBolt.process
+        ):
+            raise InvalidTopologyError(
+                f"process() of component {name!r} puts no tuple into a batch, so its batches would stay empty. Call "
+                "super().process(tup) in it, or write group_key() and process_batch() alone."
+            )
 
     def _acker_process(self, key: Hashable) -> None:
         tups = [tup for tup in self._acker_open_batches().pop(key) if tup.state is PENDING]

@@ -159,9 +159,10 @@ class Bolt(Component):
             text = text_of(exc)
             reason = f"{type(exc).__name__}: {text}" if text else type(exc).__name__
             self._acker_metrics.errors += 1
+            failing = [tup for tup in self._acker_current if tup.state is PENDING and not tup.is_tick]
             self._acker_logger.warning(
-                "tuples failed by an exception task_id=%d count=%d error=%r", self._acker_place.task_id,
-                len(self._acker_current), exc, exc_info=exc,
+                "exception in a bolt task_id=%d failed=%d error=%r", self._acker_place.task_id,
+                len(failing) if self.auto_fail else 0, exc, exc_info=exc,
             )  # fmt: skip
         if self.auto_fail:
             for tup in self._acker_current:

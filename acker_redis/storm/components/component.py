@@ -19,6 +19,23 @@ _CALLED: dict[ComponentKind, tuple[str, ...]] = {
 }
 """Methods that runners call, whatever a component overrides."""
 
+_ARGUMENTS: dict[str, tuple[str, ...]] = {
+    "initialize": ("conf", "context"),
+    "close": (),
+    "activate": (),
+    "deactivate": (),
+    "next_tuple": (),
+    "ack": ("tup_id",),
+    "fail": ("tup_id", "reason"),
+    "process": ("tup",),
+    "process_tick": ("tup",),
+    "process_batch": ("key", "tups"),
+    "process_batches": (),
+    "process_window": ("window",),
+    "group_key": ("tup",),
+}
+"""Arguments that runners pass to a method."""
+
 PREFIX = "_acker_"
 """Prefix of what the library keeps in components, beside documented names. All other names are free for their classes."""
 
@@ -100,6 +117,9 @@ def check_component(name: str, maker: Any) -> None:
         raise InvalidTopologyError(f"Component {name!r} has no {needs[0]}(). Define it in {made.__name__}.")
     called = _CALLED[maker._acker_kind]  # noqa: SLF001  # of the class below
     _check_plain(name, maker, {*called, *(own if len(own) == 1 else ())})
+    for method in sorted({*called, *needs, *vars(base).get("_acker_calls", ())}):
+        _check_call(name, maker, method, is_spout=maker._acker_kind == "spout")  # noqa: SLF001  # as above
+    maker._acker_check(name)  # noqa: SLF001  # as above
 
 
 def _check_plain(name: str, maker: Any, methods: Iterable[str]) -> None:
@@ -111,6 +131,46 @@ def _check_plain(name: str, maker: Any, methods: Iterable[str]) -> None:
                 f"{method}() of component {name!r} is a generator or a coroutine. A call would return before its code runs. "
                 "Write it with def and without yield."
             )
+
+
+def _check_call(name: str, maker: Any, method: str, *, is_spout: bool) -> None:
+    """Refuse a method that a runner can't call with the arguments that it passes."""
+    function, arguments = getattr(maker, method), _ARGUMENTS[method]
+    shown = f"{method}({', '.join(('self', *arguments))})"
+    if not callable(function):
+        raise InvalidTopologyError(
+            f"{method}={function!r} of component {name!r} is not a method, so each call of it would fail. Define {shown}."
+        )
+    made = maker if isinstance(maker, type) else type(maker)
+    is_plain = isinstance(maker, type) and not isinstance(
+        inspect.getattr_static(made, method), (staticmethod, classmethod)
+    )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of a class or a function in C
+        return
+    takes_less = [arguments[:1]] if is_spout and method == "fail" else []
+    if not any(_takes(signature, (["self"] if is_plain else []) + list(given)) for given in (arguments, *takes_less)):
+        declared = inspect.signature(getattr(function, "__func__", function))
+        raise InvalidTopologyError(
+            f"{method}{declared} of component {name!r} can't be called with {_listed(arguments)}, so each call of it would "
+            f"fail. Define {shown}."
+        )
+
+
+def _takes(signature: inspect.Signature, given: list[str]) -> bool:
+    by_name = given[-1:] == ["reason"] and "reason" in signature.parameters
+    for places, names in ((given, {}), (given[:-1], {"reason": ""})) if by_name else ((given, {}),):
+        try:
+            signature.bind(*places, **names)
+        except TypeError:
+            continue
+        return True
+    return False
+
+
+def _listed(arguments: Sequence[str]) -> str:
+    return " and ".join(arguments) or "no argument"
 
 
 def _check_arguments(name: str, made: type) -> None:
@@ -229,6 +289,10 @@ class Component:
         False
         """
         return tup.is_tick
+
+    @classmethod
+    def _acker_check(cls, name: str) -> None:
+        """Refuse a component whose methods don't fit each other."""
 
     def _acker_bind(self, collector: Any, context: TopologyContext, metrics: ComponentMetrics) -> None:
         """Attach the component to its task. Runners call it before `initialize`."""

@@ -167,9 +167,10 @@ class _Collector:
             )
         if len(values) != output.count:
             fields = output.stream.fields
+            declared = f"{len(fields)} field{'' if len(fields) == 1 else 's'}"
             raise BadTupleError(
-                f"Stream {output.name!r} of {self.context.component!r} has {len(fields)} fields ({', '.join(fields)}), but "
-                f"{len(values)} values were emitted. Emit one value per field."
+                f"Stream {output.name!r} of {self.context.component!r} has {declared} ({', '.join(fields)}), but "
+                f"{len(values)} were emitted. Nothing was sent. Emit one value per field."
             )
         return output
 

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from acker_redis.errors import BadTupleError
+from acker_redis.errors import BadTupleError, InvalidTopologyError
 from acker_redis.storm.core import java_hash
 from acker_redis.storm.core.context import TopologyContext
 from acker_redis.storm.core.edges import CallEdges
@@ -86,7 +86,8 @@ class Router:
         target = _task_among(self._graph.component_of, task)
         if target is None:
             raise BadTupleError(
-                f"direct_task={task!r} is not a task of the topology. Use one of context.tasks(component)."
+                f"direct_task={task!r} is not a task of the topology. Nothing was sent. Use a number from "
+                "context.tasks(component)."
             )
         if not stream.direct:
             raise BadTupleError(
@@ -170,7 +171,13 @@ def _partial_key(places: Sequence[int], tasks: Sequence[int]) -> Chooser:
 
 
 def _custom(grouping: CustomGrouping, stream: Stream, tasks: Sequence[int], context: TopologyContext) -> Chooser:
-    own = copy.deepcopy(grouping)
+    try:
+        own = copy.deepcopy(grouping)
+    except Exception as exc:  # whatever a class's own code raises
+        raise InvalidTopologyError(
+            f"The grouping {grouping!r} of stream {stream.name!r} of {context.component!r} can't be copied, but each task "
+            f"needs its own. Open files and connections in prepare(). The copy failed with: {exc!r}."
+        ) from exc
     own.prepare(context, StreamId(context.component, stream.name), list(tasks))
     known, make = frozenset(tasks), values_type(stream)._make
 
@@ -180,8 +187,10 @@ def _custom(grouping: CustomGrouping, stream: Stream, tasks: Sequence[int], cont
         for task in chosen if isinstance(chosen, Iterable) else [chosen]:
             target = _task_among(known, task)
             if target is None:
+                what = "nothing (None)" if chosen is None else f"task {task!r}, which its subscriber does not have"
                 raise BadTupleError(
-                    f"The grouping {own!r} chose task {task!r}, which its subscriber does not have. Choose from {list(tasks)}."
+                    f"The grouping {own!r} chose {what}. Nothing was sent. Return a list of tasks from {list(tasks)}, or [] "
+                    "for none."
                 )
             targets.append(target)
         return targets

@@ -261,5 +261,5 @@ def _check_subscription(graph: Graph, subscription: Subscription) -> None:
 
 def _count(what: str, value: object, owner: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidTopologyError(f"{what}={value!r} of {owner} is out of range. Use an integer of 1 or more.")
+        raise InvalidTopologyError(f"{what}={value!r} of {owner} is no number of tasks. Use an integer of 1 or more.")
     return value

@@ -115,7 +115,7 @@ _CHECKS = {
     MAX_SPOUT_PENDING: (is_count_or_zero, "a number of messages, 0 for no bound", True),
     MAX_TASK_PARALLELISM: (is_count, "a number of tasks", True),
     MESSAGE_TIMEOUT_SECS: (is_duration, "a number of seconds above 0", False),
-    NAME: (is_text, "a text that UTF-8 can encode", True),
+    NAME: (lambda value: is_text(value) and value != "", "a text that UTF-8 can encode, and that isn't empty", True),
     TASKS: (is_count, "a number of tasks", True),
     TICK_SECS: (is_duration, "a number of seconds above 0", True),
     WINDOW_COUNT: (is_count, "a number of tuples", True),

@@ -1,5 +1,6 @@
 """Streams: what a component emits, by name and fields."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -98,7 +99,10 @@ def streams_of(outputs: object, owner: str) -> dict[str, Stream]:
         declared.append(Stream(fields))
     streams = {stream.name: stream for stream in declared}
     if len(streams) < len(declared):
-        raise InvalidTopologyError(f"{owner} declares a stream twice. Give each stream a name of its own.")
+        twice = next(name for name, count in Counter(stream.name for stream in declared).items() if count > 1)
+        raise InvalidTopologyError(
+            f"Stream {twice!r} of {owner} is declared twice, so an emit could mean either. Give each stream a name of its own."
+        )
     for name in streams:
         if name.startswith("__"):
             raise InvalidTopologyError(

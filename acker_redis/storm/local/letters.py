@@ -39,6 +39,14 @@ def letter_of(message: Message, run_id: str, spout_id: int, attempts: int, reaso
     spout, emission = message.task.name, message.emission
     whole = encode(Kept(spout, emission))
     fits = whole is not None and len(whole) <= MAX_PAYLOAD_BYTES
+    if not fits:
+        why = "its id or values can't be pickled" if whole is None else f"it has more than {MAX_PAYLOAD_BYTES} bytes"
+        log.warning(
+            "dead letter without its message, so no replay spout=%r tup_id=%s why=%r",
+            spout,
+            shown(emission.tup_id),
+            why,
+        )
     kind = kind_of(message, reason)
     return DeadLetter(
         message_id=_message_id(emission.tup_id, spout),

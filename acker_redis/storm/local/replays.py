@@ -145,8 +145,9 @@ class Replays:
                 refused.append(entry_id)
                 if letter is not None:
                     log.warning(
-                        "dead letter not replayed, no reliable spout can emit its message entry_id=%s", entry_id
-                    )
+                        "dead letter not replayed, no reliable spout of this topology can emit its message, request it again "
+                        "once one can entry_id=%s spout=%r", entry_id, None if kept is None else kept.spout,
+                    )  # fmt: skip
                 continue
             self._under_way.add(entry_id)
             self.waiting += 1

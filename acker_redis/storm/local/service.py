@@ -117,7 +117,10 @@ class Service:
         error: BaseException | None = None
         try:
             self._showing.begin()
-            with _Interrupts(self._interrupt, self._end_at_once):
+            with (
+                _Interrupts(self._interrupt, self._end_at_once),
+                app_of(self._acker).client.patient_while(lambda: not self._is_stopped()),
+            ):
                 unfinished = self._loop()
         except BaseException as exc:
             error = exc

@@ -78,6 +78,24 @@ def test_auto_anchor_can_be_replaced_or_switched_off() -> None:
             assert {tup.values.v for tup in run.tasks("b")[0].held if tup.edges} == tracked
 
 
+@pytest.mark.parametrize(("own", "failed"), [({}, 1), ({"auto_fail": False}, 0), ({"acks": True}, 0)])
+def test_log_of_an_exception_counts_the_tuples_that_fail(
+    own: dict[str, bool], failed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Raises(Bolt):
+        acks = False
+
+        def process(self, tup: Any) -> None:
+            if self.acks:
+                self.ack(tup)
+            raise ValueError("no")
+
+    with chain(type("Own", (Raises,), own), spout=Upto(1)).local() as run:
+        run.settle()
+        assert len(run.failed("spout")) == failed
+    assert f"exception in a bolt task_id=1 failed={failed} error=ValueError('no')" in caplog.text
+
+
 def test_exit_on_exception_goes_on_with_a_fresh_initialised_copy() -> None:
     class Fragile(StatefulBolt):
         outputs = ["v"]

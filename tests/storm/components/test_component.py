@@ -105,6 +105,57 @@ def test_method_of_a_bolt_that_is_a_generator_is_refused(base: type[Bolt], metho
         chain(type("Yields", (base,), {**own, method: generator}))
 
 
+@pytest.mark.parametrize(
+    ("base", "own", "text"),
+    [
+        (Bolt, {"process": lambda self: None}, r"process\(self\) of component 'a' can't be called with tup"),
+        (Bolt, {"process": 5}, "process=5 of component 'a' is not a method"),
+        (Bolt, {"process": lambda self, tup: None, "initialize": None}, "initialize=None of component 'a' is not a method"),
+        (Bolt, {"process": lambda self, tup: None, "close": lambda self, why: None}, "can't be called with no argument"),
+        (BatchingBolt, {"process_batch": lambda self, tups: None}, "can't be called with key and tups"),
+        (BatchingBolt, {"process_batch": lambda self, key, tups: None, "group_key": None}, "group_key=None"),
+        (BatchingBolt, {"process_batch": lambda self, key, tups: None, "process": lambda self, tup: None},
+         r"process\(\) of component 'a' puts no tuple into a batch"),
+    ],
+)  # fmt: skip
+def test_method_that_a_run_cant_call_is_refused(base: type[Bolt], own: dict[str, Any], text: str) -> None:
+    with pytest.raises(InvalidTopologyError, match=text):
+        chain(type("Wrong", (base,), own))
+
+
+def test_methods_with_other_names_and_defaults_will_do() -> None:
+    chain(type("Static", (Bolt,), {"process": staticmethod(lambda t: None), "close": lambda self, *more: None}))
+    chain(type("Whole", (Bolt,), {"process": classmethod(lambda cls, t, more=0: None)}))
+    for fail in (lambda self, t: None, lambda self, t, *, reason: None, lambda self, *given: None):
+        chain(sink(), spout=type("Own", (Upto,), {"fail": fail})())
+
+
+def test_process_of_a_batching_bolt_may_choose_its_tuples() -> None:
+    class Positive(BatchingBolt):
+        outputs = ["v"]
+        batch_size = 2
+
+        def process(self, tup: Any) -> None:
+            if tup.values.v == 2:
+                self.ack(tup)
+            else:
+                super().process(tup)
+
+        def process_batch(self, key: Any, tups: list[Any]) -> None:
+            self.emit([len(tups)])
+
+    with chain(Positive, spout=Upto(3)).local() as run:
+        run.settle()
+        assert run.emitted("a") == [(2,)] and sorted(run.acked("spout")) == ["m1", "m2", "m3"]
+
+
+@pytest.mark.parametrize("method", ["ack", "fail", "next_tuple"])
+def test_method_of_a_spout_that_a_run_cant_call_is_refused(method: str) -> None:
+    refused = (lambda self, task: None) if method == "next_tuple" else lambda self: None
+    with pytest.raises(InvalidTopologyError, match=rf"{method}\(self.*\) of component 'spout' can't be called with"):
+        chain(sink(), spout=type("Own", (Upto,), {method: refused})())
+
+
 @pytest.mark.parametrize("method", ["next_tuple", "ack", "fail"])
 def test_method_of_a_spout_that_is_a_coroutine_is_refused(method: str) -> None:
     async def coroutine(*arguments: Any) -> None: ...

@@ -193,7 +193,7 @@ def test_feeder_spout_may_have_several_streams() -> None:
 
 def test_feeding_wrong_values_raises_at_once() -> None:
     with chain(sink()).local() as run:
-        with pytest.raises(BadTupleError, match="has 1 fields"):
+        with pytest.raises(BadTupleError, match="has 1 field "):
             run.feed("spout", [1, 2])
         with pytest.raises(BadTupleError, match="does not declare"):
             run.feed("spout", [1], stream="other")

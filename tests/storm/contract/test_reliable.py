@@ -184,6 +184,41 @@ def test_dead_letters_keep_ids_of_any_type(tup_id: Any) -> None:
         assert letters(acker) == []
 
 
+def test_a_letter_of_a_message_that_cant_be_kept_says_why(caplog: pytest.LogCaptureFixture) -> None:
+    class Opaque(Numbers):
+        def next_tuple(self) -> None:
+            if self.left:
+                self.left = []
+                self.emit([lambda: 2], tup_id=9)
+
+    class Fails(Bolt):
+        def process(self, tup: Tuple) -> None:
+            raise RowFailedError("no", retry=False)
+
+    with fake_acker() as acker, line(Opaque, Fails).local(acker=acker) as run:
+        run.settle()
+        [letter] = letters(acker)
+        assert letter.replay is None and b"values" not in letter.payload
+    assert "dead letter without its message, so no replay spout='spout' tup_id=9" in caplog.text
+    assert "can't be pickled" in caplog.text
+
+
+def test_a_letter_that_no_spout_can_emit_stays_and_asks_for_another_request(caplog: pytest.LogCaptureFixture) -> None:
+    spout = type("One", (Numbers,), {"values": (2,)})
+    with fake_acker() as acker:
+        with line(spout, FailsTwo).local(acker=acker) as run:
+            run.settle()
+            run.advance(60)
+        acker.dead_letters.replay()
+        builder = TopologyBuilder()
+        builder.set_spout("another", type("None", (Numbers,), {"values": ()}))
+        with builder.create_topology().local(acker=acker) as run:
+            run.settle()
+            run.advance(60)
+        assert len(letters(acker)) == 1
+    assert "request it again once one can" in caplog.text and "spout='spout'" in caplog.text
+
+
 def test_a_new_run_replays_the_letters_of_an_old_one() -> None:
     """Their ids are of any type there, too."""
     spout = type("One", (Numbers,), {"values": (2,)})

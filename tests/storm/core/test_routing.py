@@ -1,5 +1,6 @@
 """Groupings: which tasks receive a tuple."""
 
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -210,8 +211,22 @@ def test_custom_grouping_that_chooses_no_task_raises(chosen: Any) -> None:
         def choose_tasks(self, task: int, values: Sequence[Any]) -> list[int]:
             return chosen  # type: ignore[no-any-return]
 
-    with keyed(Grouping.custom_object(Strange())).local() as run, pytest.raises(BadTupleError, match="chose task"):
+    with (
+        keyed(Grouping.custom_object(Strange())).local() as run,
+        pytest.raises(BadTupleError, match=r"chose (task|nothing)"),
+    ):
         run.settle()
+
+
+def test_custom_grouping_that_cant_be_copied_is_refused_with_its_place() -> None:
+    class Locked(Twice):
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+    with pytest.raises(
+        InvalidTopologyError, match=r"stream 'default' of '.*' can't be copied, but each task needs its own"
+    ):
+        keyed(Grouping.custom_object(Locked())).local().__enter__()
 
 
 @pytest.mark.parametrize("grouping", [Grouping.fields("k"), Grouping.partial_key("k")])

@@ -65,7 +65,7 @@ def test_one_name_or_one_spec_for_two_components_is_refused() -> None:
 
 @pytest.mark.parametrize("par", [0, -1, True, "2", 1.5])
 def test_bad_parallelism_is_refused(par: Any) -> None:
-    refuse("out of range", words=Words.spec(par=par))
+    refuse("no number of tasks", words=Words.spec(par=par))
 
 
 def test_unknown_setting_is_refused_in_topology_component_and_run() -> None:

@@ -18,8 +18,8 @@ def test_every_component_has_the_system_stream() -> None:
     ("outputs", "text"),
     [
         ("word", "not a list"),
-        ([Stream(["a"]), "b"], "declares a stream twice"),
-        ([Stream(["a"]), Stream(["b"])], "declares a stream twice"),
+        ([Stream(["a"]), "b"], "Stream 'default' of .* is declared twice"),
+        ([Stream(["a"]), Stream(["b"])], "Stream 'default' of .* is declared twice"),
         ([Stream(["a"], "__mine")], "has a name of Storm's"),
         ([1], "not a list of names"),
     ],

@@ -10,6 +10,7 @@ import pytest
 
 from acker_redis import Limits
 from acker_redis.acker import Acker, app_of
+from acker_redis.client.error_mapping import passes
 from acker_redis.errors import BadConfigError, ConnectionLostError, InvalidTopologyError
 from acker_redis.store import topology_counts
 from acker_redis.storm import (
@@ -566,6 +567,40 @@ def test_a_stopped_run_ends_while_the_server_is_away(monkeypatch: pytest.MonkeyP
         result = chain(Do(call), spout=Endless(), config=conf).run_local(acker, stop=stop)
     ended = result.acked + result.timed_out + result.unfinished
     assert ended == result.metrics["spout"].emitted.total() and 0 < result.acked <= ended - 10 and len(waits) <= 3
+
+
+@pytest.mark.parametrize("presses", [0, 2])
+def test_a_stop_ends_the_patience_of_a_call_that_waits_for_the_server(
+    presses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is lost first, and the call would wait for it for ten minutes."""
+    monkeypatch.setattr("acker_redis.storm.local.service._DRAIN_SECS", 0.5)
+    stop, main = threading.Event(), threading.main_thread().ident
+
+    def end(exc: Exception) -> bool:
+        if passes(exc) and not ended and threading.current_thread() is threading.main_thread():
+            ended.append(exc)
+            for _ in range(presses):
+                threading.Thread(target=signal.pthread_kill, args=(main, signal.SIGINT)).start()
+            if not presses:
+                stop.set()
+        return passes(exc)
+
+    def call(bolt: Do, tup: Any) -> None:
+        bolt.ack(tup)
+        if tup.values.v == 20:
+            server.kill()
+
+    ended: list[Exception] = []
+    with Server(find_program()) as server, Acker.connect(server.url, app="away", outage_timeout_secs=600) as acker:
+        monkeypatch.setattr("acker_redis.client.client.passes", end)
+        topology = chain(Do(call), spout=Endless(), config={"topology.message.timeout.secs": 0.2})
+        if presses:
+            with pytest.raises(KeyboardInterrupt):
+                topology.run_local(acker, stop=stop)
+        else:
+            assert topology.run_local(acker, stop=stop).acked >= 0
+    assert len(ended) == 1
 
 
 def test_run_goes_on_once_a_silent_server_is_back(
