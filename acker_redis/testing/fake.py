@@ -2,10 +2,10 @@
 
     from acker_redis.testing import fake_acker
 
-    def test_my_bolt():
+    def test_order_is_acked():
         acker = fake_acker()
         acker.init(root=1, val=5, spout_id=0)
-        my_bolt(acker)
+        complete_order(acker)
         assert settle(acker) == {1: "ack"}
 
 fakeredis is slower than a server and has no memory limit. Everything else is the same.

@@ -179,8 +179,8 @@ local function state_of(app)
   local is_known = facts.role ~= 'slave' -- a replica does not learn when a spout polled
   if is_known and is_waited_for and (idle_ms and idle_ms > GONE_MS or not idle_ms and not is_new) then
     local text = string.format('%d entries of outcomes wait, %d roots are pending', app.lag, app.pending)
-    if not idle_ms then return 'SPOUT GONE', nil, text .. ': no spout ever asked for them' end
-    return 'SPOUT GONE', NOW - idle_ms, text .. ': no spout asks for outcomes. Start it again'
+    if not idle_ms then return 'SPOUT GONE', nil, text .. ': no spout has polled them yet' end
+    return 'SPOUT GONE', NOW - idle_ms, text .. ': no spout polls them. Start it again'
   end
   if app.pending > 0 and app.rates.timed_out > app.rates.acked then
     local from = since(app, function(later, earlier) return later[5] - earlier[5] > later[3] - earlier[3] end)
@@ -262,7 +262,7 @@ local function explain(app, lines)
   end
   if app.sample.count > 0 and (app.state == 'HANGS' or names[1]) then
     local oldest = app.sample.oldest
-    wrapped(string.format('%s pending by last component: %s (of %d looked at), oldest %s, root %s', app.name, shares_text(app.sample),
+    wrapped(string.format('%s pending by last component: %s (of %d sampled), oldest %s, root %s', app.name, shares_text(app.sample),
       app.sample.count, duration(NOW - oldest.start), hex_of(oldest.root)), lines)
   end
 end
@@ -403,7 +403,7 @@ local function more_of(app, lines)
       elseif ended and not holder then
         last = string.format('; run %s was killed, or its process is cut off', ended.run)
       end
-      wrapped(string.format('lane %-4d %d entries of outcomes wait; asked for %s; held by %s%s', lane.number, lane.waiting,
+      wrapped(string.format('lane %-4d %d entries of outcomes wait; polled %s; held by %s%s', lane.number, lane.waiting,
         lane.idle_ms and duration(lane.idle_ms) .. ' ago' or 'never', holder and clean(holder) or 'nobody', last), lines)
     end
   end
@@ -469,5 +469,5 @@ else
   if names[1] then more_of(shown[1], lines) end
 end
 if facts.cluster_enabled == '1' then lines[#lines + 1] = 'a node of a cluster: shards of other nodes are not counted here' end
-if not is_whole then lines[#lines + 1] = 'not all keys were looked at: name an app' end
+if not is_whole then lines[#lines + 1] = 'not all keys were read: name an app' end
 return (words['--live'] and '\27[H\27[2J' or '') .. table.concat(lines, '\n')

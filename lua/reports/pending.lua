@@ -41,10 +41,10 @@ if words['--json'] then
     is_whole = sample.is_whole, components = #components > 0 and components or nil})
 end
 
-local lines = {string.format('%s  %d pending on %d of %d shards; %s of %d looked at, the longest there first', app.name, app.pending,
+local lines = {string.format('%s  %d pending on %d of %d shards; %s %d sampled, the oldest first', app.name, app.pending,
   #app.shards, app.total or 0, sample.is_whole and 'all' or 'the oldest', sample.count)}
 if sample.count == 0 then
-  lines[2] = sample.until_ms and 'none found among what was put more than ' .. duration(NOW - sample.until_ms) .. ' ago'
+  lines[2] = sample.until_ms and 'none found among roots older than ' .. duration(NOW - sample.until_ms)
     or 'nothing is pending'
 else
   lines[2] = left('LAST COMPONENT', 40) .. ' ' .. right('ROOTS', 7) .. ' ' .. right('SHARE', 6) .. ' ' .. right('OLDEST', 7)

@@ -63,9 +63,9 @@ local function look_at_root()
         say('root %s of %s: %s', wanted, name, state)
         say('  shard %d, spout_id %d, ack value %08x%08x, last component %s', shard.number, head.spout_id, hi, lo,
           component_text(component_of(shard, component)))
-        say('  first heard of %s ago%s', duration(NOW - head.start), head.size > 1 and ', with others of its block' or '')
+        say('  first update %s ago%s', duration(NOW - head.start), head.size > 1 and ', with others of its block' or '')
         local ticks = shard.num_buckets - (shard.tick - head.stamp) % 65536
-        say('  its time is over %s; a tick comes every %s', ticks <= 0 and 'now: it is being drained'
+        say('  times out %s; a tick comes every %s', ticks <= 0 and 'now: its cohort is being expired'
           or 'in ' .. ticks .. (ticks == 1 and ' tick' or ' ticks'), duration(shard.tick_ms))
       end
     end
@@ -124,7 +124,7 @@ local function look_at_message()
         if fields.detail then say('  %s', clean(fields.detail)) end
         if fields.payload then say('  message: %s', clean(fields.payload)) end
         local asked = ask('ZSCORE', prefix .. 'replay:' .. (fields.spout_id or 0), entry[1])
-        if asked then say('  to be replayed, asked for %s ago', duration(NOW - tonumber(asked))) end
+        if asked then say('  to be replayed, requested %s ago', duration(NOW - tonumber(asked))) end
       end
     end
     looked = looked + #entries

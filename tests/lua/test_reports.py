@@ -140,9 +140,9 @@ def test_dashboard_shows_the_state_and_cause_of_each_app(real_url: str, raw: Any
         r"^stuck HANGS since ..:..:..Z, for (3[5-9]|4\d)s: more roots time out than are acked", shown, re.MULTILINE
     )
     assert re.search(
-        r"^stuck pending by last component: parse 100 % \(of \d+ looked at\), oldest ", shown, re.MULTILINE
+        r"^stuck pending by last component: parse 100 % \(of \d+ sampled\), oldest ", shown, re.MULTILINE
     )
-    assert "no spout ever asked for them" in " ".join(shown.split())
+    assert "no spout has polled them yet" in " ".join(shown.split())
     assert "orders ok" not in shown
 
 
@@ -248,7 +248,7 @@ def test_the_dashboard_of_one_app_says_more(real_url: str, make: Callable[..., A
     shown = report(real_url, "dashboard", "orders")
     assert "settings 8 shards (8 here), 3 buckets, a tick every 5.0s, clock first_seen, 2 lanes" in shown
     assert "so far 100 inits, 40 acked, 0 failed, 0 timed out" in shown
-    assert "lane 0 0 entries of outcomes wait; asked for never ago; held by nobody".replace(" ago", "") in shown
+    assert "lane 0 0 entries of outcomes wait; polled never ago; held by nobody".replace(" ago", "") in shown
     assert "2 timeout 1 ~" in shown
     assert "letters" not in shown
     assert report(real_url, "dashboard", "nobody").endswith(NO_APP)
@@ -314,7 +314,7 @@ def test_pending_report_lists_the_oldest_roots_by_component(
     acker.ack_many(roots[320:480], np.ones(160, np.int64), component="write")
     acker.fail(int(roots[0]))
     shown = report(real_url, "pending", "orders", "2").splitlines()
-    assert shown[0] == "orders  639 pending on 8 of 8 shards; all of 639 looked at, the longest there first"
+    assert shown[0] == "orders  639 pending on 8 of 8 shards; all 639 sampled, the oldest first"
     heads = [line.split()[:2] for line in shown[2:] if not line.startswith("  ")]
     assert heads == [["parse", "319"], ["(no", "component"], ["write", "160"]]
     listed = [line.split()[1] for line in shown if line.startswith("  root ")]
