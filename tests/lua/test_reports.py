@@ -139,9 +139,7 @@ def test_dashboard_shows_the_state_and_cause_of_each_app(real_url: str, raw: Any
     assert re.search(
         r"^stuck HANGS since ..:..:..Z, for (3[5-9]|4\d)s: more roots time out than are acked", shown, re.MULTILINE
     )
-    assert re.search(
-        r"^stuck pending by last component: parse 100 % \(of \d+ sampled\), oldest ", shown, re.MULTILINE
-    )
+    assert re.search(r"^stuck pending by last component: parse 100 % \(of \d+ sampled\), oldest ", shown, re.MULTILINE)
     assert "no spout has polled them yet" in " ".join(shown.split())
     assert "orders ok" not in shown
 

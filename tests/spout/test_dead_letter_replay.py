@@ -16,7 +16,7 @@ from acker_redis.spout.spout import Spout
 from acker_redis.store.dead_letter import DeadLetterFilter
 from acker_redis.testing import fake_acker, wait_until
 from acker_redis.testing.server import Server
-from tests.support.spouts import emit, spout
+from tests.support.spouts import emit, new_spout
 
 
 def letter(message: int, **fields: object) -> DeadLetter:
@@ -35,22 +35,22 @@ def taker(acker: Acker, refused: Iterable[int] = (), **options: object) -> Spout
         "payload": payloads,
         **options,
     }
-    return spout(acker, **given)  # type: ignore[arg-type]
+    return new_spout(acker, **given)  # type: ignore[arg-type]
 
 
 def payloads(ids: list[int]) -> list[bytes | None]:
     return [b"{}" for _ in ids]
 
 
-def settle(made: Spout, *failing: int) -> None:
-    emission = emit(made)
+def settle(spout: Spout, *failing: int) -> None:
+    emission = emit(spout)
     for message, root in zip(emission.message_ids.tolist(), emission.roots.tolist(), strict=True):
         if message in failing:
-            made.acker.fail(root, reason="again")
+            spout.acker.fail(root, reason="again")
         else:
-            made.acker.ack(root, 7)
-    while made.pending:
-        made.poll()
+            spout.acker.ack(root, 7)
+    while spout.pending:
+        spout.poll()
 
 
 def left(acker: Acker) -> list[tuple[int, str]]:
@@ -60,16 +60,16 @@ def left(acker: Acker) -> list[tuple[int, str]]:
 def test_dead_letter_is_deleted_on_ack_and_replaced_on_failure() -> None:
     acker = fake_acker()
     acker.dead_letters.add([letter(number) for number in (1, 2, 3)])
-    made = taker(acker)
+    spout = taker(acker)
     assert acker.dead_letters.replay(DeadLetterFilter(message_ids=frozenset({1, 2}))) == 2
     assert acker.dead_letters.replaying() == 2
-    made.claim_replays()
+    spout.claim_replays()
     assert left(acker) == [(1, "before"), (2, "before"), (3, "before")]  # until they are done
-    settle(made, 2)
+    settle(spout, 2)
     assert left(acker) == [(3, "before"), (2, "run")]
     assert acker.dead_letters.replaying() == 0
-    made.claim_replays()
-    assert made.done
+    spout.claim_replays()
+    assert spout.done
     (_, again) = acker.dead_letters.read()
     assert (again.attempts, again.detail, again.replay, again.spout_id) == (1, "again", "payload", 0)
 
@@ -90,16 +90,16 @@ def test_dead_letters_of_killed_spout_are_replayed_by_the_next() -> None:
 
 def test_dead_letter_of_a_message_in_flight_waits() -> None:
     acker = fake_acker()
-    made = taker(acker, messages=2)
+    spout = taker(acker, messages=2)
     acker.dead_letters.add([letter(1)])
     acker.dead_letters.replay()
-    made.claim_replays()
-    assert made.replaying == []
-    settle(made)
+    spout.claim_replays()
+    assert spout.replaying == []
+    settle(spout)
     assert left(acker) == [(1, "before")]  # what was acked is another one
-    made.claim_replays()
-    assert made.replaying == [1]
-    settle(made)
+    spout.claim_replays()
+    assert spout.replaying == [1]
+    settle(spout)
     assert left(acker) == []
 
 
@@ -107,21 +107,21 @@ def test_two_dead_letters_of_a_message_are_replayed_once() -> None:
     acker = fake_acker()
     acker.dead_letters.add([letter(1), letter(1)])
     acker.dead_letters.replay()
-    made = taker(acker)
-    made.claim_replays()
-    made.claim_replays()
-    settle(made)
+    spout = taker(acker)
+    spout.claim_replays()
+    spout.claim_replays()
+    settle(spout)
     assert left(acker) == []
-    assert made.counts.emitted == 1
+    assert spout.counts.emitted == 1
 
 
 def test_dead_letter_refused_by_the_source_is_kept(caplog: pytest.LogCaptureFixture) -> None:
     acker = fake_acker()
     acker.dead_letters.add([letter(1), letter(2)])
     acker.dead_letters.replay()
-    made = taker(acker, refused={2})
-    made.claim_replays()
-    settle(made)
+    spout = taker(acker, refused={2})
+    spout.claim_replays()
+    settle(spout)
     assert left(acker) == [(2, "before")]
     assert acker.dead_letters.replaying() == 0
     assert "dead letters not replayed, their source no longer has the messages count=1" in caplog.text
@@ -132,10 +132,10 @@ def test_dead_letter_deleted_before_its_replay_is_skipped() -> None:
     acker.dead_letters.add([letter(1), letter(2)])
     acker.dead_letters.replay()
     acker.dead_letters.delete([acker.dead_letters.read()[0].entry_id])
-    made = taker(acker)
-    made.claim_replays()
-    assert made.replaying == [2]
-    settle(made)
+    spout = taker(acker)
+    spout.claim_replays()
+    assert spout.replaying == [2]
+    settle(spout)
     assert acker.dead_letters.replaying() == 0
 
 
@@ -151,13 +151,13 @@ def test_many_dead_letters_are_taken_in_bounded_parts() -> None:
     acker = fake_acker()
     acker.dead_letters.add([letter(number) for number in range(2 * MOST_AT_ONCE + 7)])
     acker.dead_letters.replay()
-    made = taker(acker)
+    spout = taker(acker)
     seen: list[int] = []
     while not seen or seen[-1]:
-        made.claim_replays()
-        seen.append(len(made.replaying))
-        if made.replaying:
-            settle(made)
+        spout.claim_replays()
+        seen.append(len(spout.replaying))
+        if spout.replaying:
+            settle(spout)
     assert seen == [MOST_AT_ONCE, MOST_AT_ONCE, 7, 0]
     assert left(acker) == []
 
@@ -167,9 +167,9 @@ def test_spout_takes_dead_letters_of_its_spout_id_only() -> None:
     acker.dead_letters.add([letter(1), letter(2, spout_id=1), letter(3, replay=None)])
     assert acker.dead_letters.survey() == (3, 2, {0: 1, 1: 1})
     assert acker.dead_letters.replay() == 2
-    made = taker(acker, spout_id=1)
-    made.claim_replays()
-    assert made.replaying == [2]
+    spout = taker(acker, spout_id=1)
+    spout.claim_replays()
+    assert spout.replaying == [2]
 
 
 def test_dead_letters_written_during_replay_are_not_replayed() -> None:
@@ -258,15 +258,15 @@ def test_a_time_of_another_type_is_refused(name: str) -> None:
 
 def test_dead_letter_has_time_of_first_emission() -> None:
     acker = fake_acker()
-    made = taker(acker, messages=1, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
-    settle(made, 0)
-    made.state._epoch_secs += 100
-    settle(made, 0)
+    spout = taker(acker, messages=1, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    settle(spout, 0)
+    spout.state._epoch_secs += 100
+    settle(spout, 0)
     (kept,) = acker.dead_letters.read()
     written_secs = int(kept.entry_id.partition("-")[0]) // 1000
     assert kept.first_secs is not None
     assert abs(written_secs - kept.first_secs) <= 30  # and not by the second attempt's clock
-    assert np.all(made.state.pending_notifications == [])
+    assert np.all(spout.state.pending_notifications == [])
 
 
 def test_requests_of_a_spout_that_is_gone_are_taken_over_by_one_that_knows_the_letters() -> None:
@@ -274,15 +274,15 @@ def test_requests_of_a_spout_that_is_gone_are_taken_over_by_one_that_knows_the_l
     ours = [letter(number, spout_id=1, place="ours") for number in (1, 2)]
     acker.dead_letters.add([*ours, letter(3, spout_id=1, place="theirs"), letter(4, spout_id=0, place="theirs")])
     assert acker.dead_letters.replay() == 4
-    made = taker(acker, identify=lambda letter: letter.message_id + 100 if letter.place == "ours" else None)
-    made.take_over_replays([1, 2])
+    spout = taker(acker, identify=lambda letter: letter.message_id + 100 if letter.place == "ours" else None)
+    spout.take_over_replays([1, 2])
     assert app_of(acker).client.redis.smembers("acker:{test}:replay_takers") == {b"0"}  # for the retention of letters
     assert (acker.dead_letters.replaying(0), acker.dead_letters.replaying(1)) == (3, 1)
-    made.claim_replays()
-    settle(made)
+    spout.claim_replays()
+    settle(spout)
     assert left(acker) == [(3, "before"), (4, "before")]
     assert (acker.dead_letters.replaying(0), acker.dead_letters.replaying(1)) == (1, 1)
-    assert made.counts.acked == 2
+    assert spout.counts.acked == 2
 
 
 def test_requests_that_a_full_server_refuses_to_move_stay(
@@ -293,11 +293,11 @@ def test_requests_that_a_full_server_refuses_to_move_stay(
     acker = open_acker(server.url, lanes=3, outage_timeout_secs=0.1)
     acker.dead_letters.add([letter(1, spout_id=1)])
     assert acker.dead_letters.replay() == 1
-    made = taker(acker, identify=lambda letter: letter.message_id)
+    spout = taker(acker, identify=lambda letter: letter.message_id)
     raw.config_set("maxmemory", 1)
     with pytest.raises(ServerOutOfMemoryError):
-        made.take_over_replays([1])
+        spout.take_over_replays([1])
     raw.config_set("maxmemory", 0)
     assert acker.dead_letters.replaying(1) == 1
-    made.take_over_replays([1])
+    spout.take_over_replays([1])
     assert (acker.dead_letters.replaying(0), acker.dead_letters.replaying(1)) == (1, 0)

@@ -11,7 +11,7 @@ from acker_redis.spout.loop import run_spout
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
 from acker_redis.testing import fake_acker
-from tests.support.spouts import spout
+from tests.support.spouts import new_spout
 
 BROKEN = OperatorBrokenError("'geocode' is broken.")
 BAD = {3, 5}
@@ -19,11 +19,11 @@ BAD = {3, 5}
 
 def made_of(messages: int, max_pending: int | None = None) -> Spout:
     retry = RetryPolicy(max_attempts=1, first_delay_secs=0)
-    return spout(fake_acker(), messages, retry=retry, max_spout_pending=max_pending)
+    return new_spout(fake_acker(), messages, retry=retry, max_spout_pending=max_pending)
 
 
 def emitting(
-    made: Spout, mark: Callable[[Emission, np.ndarray], None]
+    spout: Spout, mark: Callable[[Emission, np.ndarray], None]
 ) -> tuple[Callable[[Emission], None], list[list[int]]]:
     """Ack all messages but the bad ones, which are marked and fail."""
     emitted: list[list[int]] = []
@@ -31,60 +31,60 @@ def emitting(
     def emit(emission: Emission) -> None:
         emitted.append(sorted(emission.message_ids.tolist()))
         is_bad = np.isin(emission.message_ids, list(BAD))
-        made.acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+        spout.acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
         mark(emission, emission.roots[is_bad])
         for root, fails in zip(emission.roots.tolist(), is_bad.tolist(), strict=True):
             if fails:
-                made.acker.fail(root, reason="broke")
+                spout.acker.fail(root, reason="broke")
             else:
-                made.acker.ack(root, 7)
+                spout.acker.ack(root, 7)
 
     return emit, emitted
 
 
 @pytest.mark.parametrize("max_pending", [None, 1, 2])
 def test_run_with_messages_set_aside_completes_the_others_and_raises(max_pending: int | None) -> None:
-    made = made_of(9, max_pending)
-    emit, emitted = emitting(made, lambda emission, bad: made.marks.set_aside(bad, "geocode", BROKEN))
+    spout = made_of(9, max_pending)
+    emit, emitted = emitting(spout, lambda emission, bad: spout.marks.set_aside(bad, "geocode", BROKEN))
     with pytest.raises(OperatorBrokenError, match="'geocode' is broken"):
-        run_spout(made, emit)
-    assert (made.counts.acked, made.counts.failed, made.dead_letters, made.state.left) == (7, 2, {}, 2)
+        run_spout(spout, emit)
+    assert (spout.counts.acked, spout.counts.failed, spout.dead_letters, spout.state.left) == (7, 2, {}, 2)
     assert sum(map(len, emitted)) == 9, "none is emitted again"
 
 
 def test_messages_that_are_brought_back_count_their_failures() -> None:
-    made = made_of(9, 4)
+    spout = made_of(9, 4)
 
     def mark(emission: Emission, bad: np.ndarray) -> None:
         if emission.number < 2:
-            made.marks.set_aside(bad, "geocode", BROKEN)
+            spout.marks.set_aside(bad, "geocode", BROKEN)
         else:
-            made.marks.bring_back("geocode")
+            spout.marks.bring_back("geocode")
 
-    run_spout(made, emitting(made, mark)[0])
-    assert {letter.message_id: letter.attempts for letter in made.dead_letters.values()} == {3: 1, 5: 1}
-    assert made.counts.acked == 7
+    run_spout(spout, emitting(spout, mark)[0])
+    assert {letter.message_id: letter.attempts for letter in spout.dead_letters.values()} == {3: 1, 5: 1}
+    assert spout.counts.acked == 7
 
 
 def test_messages_that_succeed_are_not_set_aside() -> None:
-    made = made_of(9)
+    spout = made_of(9)
 
     def emit(emission: Emission) -> None:
-        made.acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
-        made.marks.set_aside(emission.roots, "geocode", BROKEN)
-        made.acker.ack_many(emission.roots, np.full(len(emission.roots), 7))
+        spout.acker.init_many(emission.roots, np.full(len(emission.roots), 7), 0)
+        spout.marks.set_aside(emission.roots, "geocode", BROKEN)
+        spout.acker.ack_many(emission.roots, np.full(len(emission.roots), 7))
 
-    assert run_spout(made, emit).acked == 9
+    assert run_spout(spout, emit).acked == 9
 
 
 def test_withdrawn_messages_are_not_left_aside() -> None:
-    made = made_of(2)
-    emission = made.next_emission()
+    spout = made_of(2)
+    emission = spout.next_emission()
     assert emission is not None
-    made.acker.init_many(emission.roots, np.full(2, 7), 0)
-    made.marks.set_aside(emission.roots, "geocode", BROKEN)
-    made.acker.fail_many(emission.roots)
-    made.poll()
-    assert (made.state.aside, made.state.left) == ("geocode", 2)
-    made.withdraw(emission.message_ids)
-    assert (made.state.aside, made.done) == (None, True)
+    spout.acker.init_many(emission.roots, np.full(2, 7), 0)
+    spout.marks.set_aside(emission.roots, "geocode", BROKEN)
+    spout.acker.fail_many(emission.roots)
+    spout.poll()
+    assert (spout.state.aside, spout.state.left) == ("geocode", 2)
+    spout.withdraw(emission.message_ids)
+    assert (spout.state.aside, spout.done) == (None, True)

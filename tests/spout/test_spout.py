@@ -26,7 +26,7 @@ from acker_redis.spout.retry import LOST_LIMIT, RetryPolicy
 from acker_redis.spout.spout import Spout
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import fake_acker
-from tests.support.spouts import emit, expire, letters, spout
+from tests.support.spouts import emit, expire, letters, new_spout
 
 
 def steps(work: Callable[[], object]) -> int:
@@ -52,25 +52,25 @@ def steps(work: Callable[[], object]) -> int:
 
 def test_spout_is_done_when_every_message_was_acked() -> None:
     acker = fake_acker()
-    made = spout(acker)
-    emission = emit(made)
-    assert (made.pending, made.done) == (3, False)
+    spout = new_spout(acker)
+    emission = emit(spout)
+    assert (spout.pending, spout.done) == (3, False)
     acker.ack_many(emission.roots, [7, 7, 7])
-    assert made.poll() == 3
-    assert (made.counts.acked, made.pending, made.done) == (3, 0, True)
+    assert spout.poll() == 3
+    assert (spout.counts.acked, spout.pending, spout.done) == (3, 0, True)
     assert acker.stats().unconfirmed_outcomes == 0
 
 
 def test_failed_and_timed_out_messages_get_fresh_roots_at_replay() -> None:
     acker = fake_acker()
-    made = spout(acker)
-    first = emit(made)
+    spout = new_spout(acker)
+    first = emit(spout)
     acker.fail(int(first.roots[0]))
     acker.ack(int(first.roots[1]), 7)
     expire(acker)
-    made.poll()
-    assert (made.counts.failed, made.counts.timed_out, made.counts.acked) == (1, 1, 1)
-    again = emit(made)
+    spout.poll()
+    assert (spout.counts.failed, spout.counts.timed_out, spout.counts.acked) == (1, 1, 1)
+    again = emit(spout)
     assert sorted(again.message_ids.tolist()) == [0, 2]
     assert again.attempts.tolist() == [1, 1]
     assert not set(again.roots.tolist()) & set(first.roots.tolist())
@@ -79,79 +79,79 @@ def test_failed_and_timed_out_messages_get_fresh_roots_at_replay() -> None:
 
 def test_cause_of_a_message_is_that_of_its_last_attempt() -> None:
     acker = fake_acker()
-    made = spout(acker)
-    first = emit(made)
-    assert made.state.causes_of(first.message_ids) == {}
+    spout = new_spout(acker)
+    first = emit(spout)
+    assert spout.state.causes_of(first.message_ids) == {}
     acker.fail(int(first.roots[0]), reason="broken", component="parse")
-    made.poll()
+    spout.poll()
     wanted = {int(first.message_ids[0]): ("failed", "parse")}
-    assert made.state.causes_of(first.message_ids) == wanted
-    again = emit(made)
-    assert made.state.causes_of(first.message_ids) == wanted  # while the next attempt runs
+    assert spout.state.causes_of(first.message_ids) == wanted
+    again = emit(spout)
+    assert spout.state.causes_of(first.message_ids) == wanted  # while the next attempt runs
     acker.ack(int(again.roots[0]), 7)
-    made.poll()
-    assert made.state.causes_of(first.message_ids) == {}
+    spout.poll()
+    assert spout.state.causes_of(first.message_ids) == {}
 
 
 def test_late_ack_of_old_attempt_does_not_settle_new_attempt() -> None:
     acker = fake_acker()
-    made = spout(acker, messages=1)
-    first = emit(made)
+    spout = new_spout(acker, messages=1)
+    first = emit(spout)
     expire(acker)
-    made.poll()
-    emit(made)
+    spout.poll()
+    emit(spout)
     acker.ack(int(first.roots[0]), 7)
-    assert made.poll() == 0
-    assert made.pending == 1
+    assert spout.poll() == 0
+    assert spout.pending == 1
 
 
 def test_message_becomes_dead_letter_after_its_last_attempt() -> None:
     acker = fake_acker()
-    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    spout = new_spout(acker, messages=1, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
     for _ in range(2):
-        acker.fail(int(emit(made).roots[0]), component="parse")
-        made.poll()
-    assert letters(made) == {0: DeadLetter(0, "run", 2, "failed", "parse")}
-    assert (made.counts.dead_lettered, made.counts.acked, made.done) == (1, 0, True)
-    assert made.next_emission() is None
+        acker.fail(int(emit(spout).roots[0]), component="parse")
+        spout.poll()
+    assert letters(spout) == {0: DeadLetter(0, "run", 2, "failed", "parse")}
+    assert (spout.counts.dead_lettered, spout.counts.acked, spout.done) == (1, 0, True)
+    assert spout.next_emission() is None
 
 
 def test_max_spout_pending_bounds_messages_in_flight() -> None:
     acker = fake_acker()
-    made = spout(acker, messages=10, max_spout_pending=4)
-    first = emit(made)
+    spout = new_spout(acker, messages=10, max_spout_pending=4)
+    first = emit(spout)
     assert len(first.roots) == 4
-    assert made.next_emission() is None
+    assert spout.next_emission() is None
     acker.ack(int(first.roots[0]), 7)
-    made.poll()
-    assert len(emit(made).roots) == 1
+    spout.poll()
+    assert len(emit(spout).roots) == 1
 
 
 def test_a_replay_waits_for_its_delay() -> None:
     acker = fake_acker()
-    made = spout(acker, messages=1, retry=RetryPolicy(first_delay_secs=3600))
-    acker.fail(int(emit(made).roots[0]))
-    made.poll()
-    assert made.next_emission() is None
-    assert not made.done
+    spout = new_spout(acker, messages=1, retry=RetryPolicy(first_delay_secs=3600))
+    acker.fail(int(emit(spout).roots[0]))
+    spout.poll()
+    assert spout.next_emission() is None
+    assert not spout.done
 
 
 def test_failing_message_is_visible_to_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `TrackedBatches.status` does, from any thread: it is neither in flight nor waiting while the policy judges it."""
     acker = fake_acker()
-    made = spout(acker, messages=1)
+    spout = new_spout(acker, messages=1)
     with ThreadPoolExecutor(1) as other:
         asked: list[Future[Any]] = []
         judge = RetryPolicy.after_failure
 
         def judge_while_asked(policy: RetryPolicy, attempts: Any) -> Any:
-            asked.append(other.submit(made.state.attempts_left, 0.0))
+            asked.append(other.submit(spout.state.attempts_left, 0.0))
             wait(asked, timeout=0.2)  # who asks has to wait
             return judge(policy, attempts)
 
         monkeypatch.setattr(RetryPolicy, "after_failure", judge_while_asked)
-        acker.fail(int(emit(made).roots[0]))
-        made.poll()
+        acker.fail(int(emit(spout).roots[0]))
+        spout.poll()
         attempts, _ = asked[0].result(60)
     assert attempts.message_ids.tolist() == [0]
 
@@ -188,120 +188,120 @@ def test_bad_max_spout_pending_is_refused(bound: Any) -> None:
         BadConfigError,
         match=r"max_spout_pending=.*( lets no message through, so the run would wait| is not an integer)",
     ):
-        spout(fake_acker(), max_spout_pending=bound)
+        new_spout(fake_acker(), max_spout_pending=bound)
 
 
 def test_lost_ledger_is_recovered_and_messages_emitted_again() -> None:
     acker = fake_acker()
-    made = spout(acker)
-    emit(made)
+    spout = new_spout(acker)
+    emit(spout)
     app_of(acker).client.redis.flushall()
-    assert made.poll() == 0
-    assert made.counts.lost == 3
-    acker.ack_many(emit(made).roots, [7, 7, 7])
-    made.poll()
-    assert made.done
+    assert spout.poll() == 0
+    assert spout.counts.lost == 3
+    acker.ack_many(emit(spout).roots, [7, 7, 7])
+    spout.poll()
+    assert spout.done
 
 
 def test_losses_of_the_whole_ledger_do_not_exhaust_a_message() -> None:
     acker = fake_acker()
-    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    spout = new_spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     for _ in range(2 * LOST_LIMIT):
-        emit(made)
+        emit(spout)
         app_of(acker).client.redis.flushall()
-        assert made.poll() == 0
-    assert made.next_emission() is not None
-    assert made.reconcile() == 1  # the first loss that counts
-    acker.ack_many(emit(made).roots, [7])
-    made.poll()
-    assert (made.counts.lost, made.counts.acked, made.counts.dead_lettered) == (2 * LOST_LIMIT + 1, 1, 0)
+        assert spout.poll() == 0
+    assert spout.next_emission() is not None
+    assert spout.reconcile() == 1  # the first loss that counts
+    acker.ack_many(emit(spout).roots, [7])
+    spout.poll()
+    assert (spout.counts.lost, spout.counts.acked, spout.counts.dead_lettered) == (2 * LOST_LIMIT + 1, 1, 0)
 
 
 def test_message_whose_init_never_arrived_is_emitted_again() -> None:
     acker = fake_acker()
-    made = spout(acker)
-    emission = made.next_emission()
+    spout = new_spout(acker)
+    emission = spout.next_emission()
     assert emission is not None
     acker.init(int(emission.roots[0]), 7, 0)
-    assert made.reconcile() == 2
-    assert made.pending == 1
-    assert sorted(emit(made).message_ids.tolist()) == sorted(emission.message_ids[1:].tolist())
+    assert spout.reconcile() == 2
+    assert spout.pending == 1
+    assert sorted(emit(spout).message_ids.tolist()) == sorted(emission.message_ids[1:].tolist())
 
 
 def test_outcomes_of_earlier_run_count_as_late_and_are_confirmed() -> None:
     acker = fake_acker()
-    made = spout(acker)
-    emit(made)
+    spout = new_spout(acker)
+    emit(spout)
     acker.init(123, 0, 0)
-    assert made.poll() == 1
-    assert (made.counts.late, made.pending) == (1, 3)
+    assert spout.poll() == 1
+    assert (spout.counts.late, spout.pending) == (1, 3)
     assert acker.stats().unconfirmed_outcomes == 0
 
 
 def test_spouts_with_different_ids_take_their_own_outcomes_only() -> None:
     acker = fake_acker(AckerConfig(app="test", shards=2, lanes=2))
-    spouts = [spout(acker, spout_id=spout_id, run_id=f"run-{spout_id}") for spout_id in (0, 1)]
-    for made in spouts:
-        acker.ack_many(emit(made).roots, [7, 7, 7])
-    for made in spouts:
-        made.poll()
-        assert (made.counts.acked, made.counts.late, made.done) == (3, 0, True)
+    spouts = [new_spout(acker, spout_id=spout_id, run_id=f"run-{spout_id}") for spout_id in (0, 1)]
+    for spout in spouts:
+        acker.ack_many(emit(spout).roots, [7, 7, 7])
+    for spout in spouts:
+        spout.poll()
+        assert (spout.counts.acked, spout.counts.late, spout.done) == (3, 0, True)
 
 
 def test_lane_shared_by_two_spout_ids_raises_and_loses_nothing() -> None:
     acker = fake_acker()
-    made = spout(acker)
-    acker.ack_many(emit(made).roots, [7, 7, 7])
+    spout = new_spout(acker)
+    acker.ack_many(emit(spout).roots, [7, 7, 7])
     acker.init(123, 0, spout_id=1)
     with pytest.raises(BadConfigError, match="more lanes"):
-        made.poll()
-    assert made.counts.acked == 3
+        spout.poll()
+    assert spout.counts.acked == 3
     assert acker.stats().unconfirmed_outcomes == 1
     acker.confirm_batches(acker.poll_batches(consumer="spout-0", lane=0, again=True))
-    assert made.poll() == 0
+    assert spout.poll() == 0
 
 
 def test_lost_root_consumes_no_attempt() -> None:
     acker = fake_acker()
-    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    spout = new_spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     for lost in (1, 2, 3):
-        assert made.next_emission() is not None
-        assert made.reconcile() == 1
-        assert (made.counts.lost, made.counts.dead_lettered) == (lost, 0)
-    acker.fail(int(emit(made).roots[0]))
-    made.poll()
-    assert letters(made) == {0: DeadLetter(0, "run", 1, "failed")}
+        assert spout.next_emission() is not None
+        assert spout.reconcile() == 1
+        assert (spout.counts.lost, spout.counts.dead_lettered) == (lost, 0)
+    acker.fail(int(emit(spout).roots[0]))
+    spout.poll()
+    assert letters(spout) == {0: DeadLetter(0, "run", 1, "failed")}
 
 
 def test_outcomes_whose_reply_was_lost_do_not_count_as_lost() -> None:
     acker = fake_acker()
-    made = spout(acker)
-    made.poll()
-    acker.ack_many(emit(made).roots, [7, 7, 7])
+    spout = new_spout(acker)
+    spout.poll()
+    acker.ack_many(emit(spout).roots, [7, 7, 7])
     for shard in range(acker.config.shards):
         app_of(acker).client.redis.xreadgroup(
             "spout", "spout-0", {f"acker:{{{acker.config.app}:{shard}}}:acked:0": ">"}
         )
-    assert made.reconcile() == 0
-    assert (made.counts.acked, made.done) == (3, True)
+    assert spout.reconcile() == 0
+    assert (spout.counts.acked, spout.done) == (3, True)
 
 
 def test_failed_root_still_in_ledger_does_not_count_as_lost() -> None:
     acker = fake_acker()
-    made = spout(acker)
-    acker.fail_many(emit(made).roots)
-    assert made.reconcile() == 0
-    assert (made.counts.failed, made.counts.lost, made.pending) == (3, 0, 0)
+    spout = new_spout(acker)
+    acker.fail_many(emit(spout).roots)
+    assert spout.reconcile() == 0
+    assert (spout.counts.failed, spout.counts.lost, spout.pending) == (3, 0, 0)
 
 
 def test_a_failed_root_whose_outcome_is_gone_counts_as_lost() -> None:
     acker = fake_acker()
-    made = spout(acker)
-    acker.fail_many(emit(made).roots)
+    spout = new_spout(acker)
+    acker.fail_many(emit(spout).roots)
     for shard in range(acker.config.shards):
         app_of(acker).client.redis.xtrim(f"acker:{{{acker.config.app}:{shard}}}:failed:0", maxlen=0)
-    assert made.reconcile() == 3
-    assert (made.counts.failed, made.counts.lost, len(emit(made).roots)) == (0, 3, 3)
+    assert spout.reconcile() == 3
+    assert (spout.counts.failed, spout.counts.lost, len(emit(spout).roots)) == (0, 3, 3)
 
 
 def test_dead_letters_are_stored_before_outcomes_are_confirmed(
@@ -309,13 +309,13 @@ def test_dead_letters_are_stored_before_outcomes_are_confirmed(
 ) -> None:
     acker = fake_acker()
     payloads = {0: b"zero", 1: None}
-    made = spout(
+    spout = new_spout(
         acker,
         messages=3,
         retry=RetryPolicy(max_attempts=1, first_delay_secs=0),
         payload=lambda ids: [payloads[i] for i in ids],
     )
-    emission = emit(made)
+    emission = emit(spout)
     confirm = acker.confirm_batches
     kept: list[int] = []
 
@@ -325,7 +325,7 @@ def test_dead_letters_are_stored_before_outcomes_are_confirmed(
 
     monkeypatch.setattr(acker, "confirm_batches", confirm_batches)
     acker.fail_many(emission.roots[:2], reason="broken", component="parse")
-    made.poll()
+    spout.poll()
     assert kept == [2]
     letters = acker.dead_letters.read()
     assert {letter.message_id: letter.payload for letter in letters} == payloads
@@ -349,11 +349,11 @@ def test_a_share_of_dead_letters_that_is_too_large_is_logged(
     messages: int, failing: int, warned: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
     acker = fake_acker()
-    made = spout(acker, messages=messages, retry=RetryPolicy(max_attempts=1))
-    emission = emit(made)
+    spout = new_spout(acker, messages=messages, retry=RetryPolicy(max_attempts=1))
+    emission = emit(spout)
     for begin in range(0, failing, 20):
         acker.fail_many(emission.roots[begin : min(begin + 20, failing)], reason="no items", component="parse")
-        made.poll()
+        spout.poll()
     found = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [f"dead_letters={count} messages={messages}" in text for count, text in zip(warned, found, strict=True)] == [
         True for _ in warned
@@ -364,17 +364,17 @@ def test_a_share_of_dead_letters_that_is_too_large_is_logged(
 def test_dead_letter_with_too_long_payload_is_stored_without_it() -> None:
     acker = fake_acker()
     payloads = {0: b"x" * MAX_PAYLOAD_BYTES, 1: b"x" * (MAX_PAYLOAD_BYTES + 1)}
-    made = spout(
+    spout = new_spout(
         acker,
         messages=2,
         retry=RetryPolicy(max_attempts=1, first_delay_secs=0),
         payload=lambda ids: [payloads[i] for i in ids],
     )
-    acker.fail_many(emit(made).roots)
-    made.poll()
+    acker.fail_many(emit(spout).roots)
+    spout.poll()
     kept = {letter.message_id: letter.payload for letter in acker.dead_letters.read()}
     assert kept == {0: payloads[0], 1: None}
-    assert made.done
+    assert spout.done
 
 
 def test_dead_letter_with_unreadable_payload_is_stored_without_it() -> None:
@@ -383,17 +383,17 @@ def test_dead_letter_with_unreadable_payload_is_stored_without_it() -> None:
     def gone(ids: list[int]) -> list[bytes | None]:
         raise OSError("no such file")
 
-    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0), payload=gone)
-    acker.fail_many(emit(made).roots)
-    made.poll()
+    spout = new_spout(acker, messages=1, retry=RetryPolicy(max_attempts=1, first_delay_secs=0), payload=gone)
+    acker.fail_many(emit(spout).roots)
+    spout.poll()
     assert [letter.payload for letter in acker.dead_letters.read()] == [None]
-    assert made.done
+    assert spout.done
 
 
 def test_acks_are_confirmed_though_server_takes_no_dead_letter(monkeypatch: pytest.MonkeyPatch) -> None:
     acker = fake_acker()
-    made = spout(acker, messages=2, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
-    roots = emit(made).roots
+    spout = new_spout(acker, messages=2, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    roots = emit(spout).roots
     acker.ack(int(roots[0]), 7)
     acker.fail(int(roots[1]))
 
@@ -402,110 +402,110 @@ def test_acks_are_confirmed_though_server_takes_no_dead_letter(monkeypatch: pyte
 
     with monkeypatch.context() as patch, pytest.raises(ServerOutOfMemoryError):
         patch.setattr(acker.dead_letters, "add", full)
-        made.poll()
+        spout.poll()
     assert acker.stats().unconfirmed_outcomes == 1
-    assert not made.done
-    made.poll()
-    assert (made.done, acker.dead_letters.count(), made.counts.dead_lettered) == (True, 1, 1)
+    assert not spout.done
+    spout.poll()
+    assert (spout.done, acker.dead_letters.count(), spout.counts.dead_lettered) == (True, 1, 1)
 
 
 def test_on_done_gets_each_message_once() -> None:
     acker = fake_acker()
     done: list[int] = []
-    made = spout(
+    spout = new_spout(
         acker,
         messages=4,
         retry=RetryPolicy(max_attempts=1, first_delay_secs=0),
         on_done=lambda ids: done.extend(ids.tolist()),
     )
-    emission = emit(made)
+    emission = emit(spout)
     of = {int(message): int(root) for message, root in zip(emission.message_ids, emission.roots, strict=True)}
     acker.ack(of[2], 7)
-    made.poll()
+    spout.poll()
     assert done == [2]
     acker.fail(of[0])
     acker.ack(of[3], 7)
-    made.poll()
+    spout.poll()
     assert sorted(done) == [0, 2, 3]
     expire(acker)
-    made.poll()
+    spout.poll()
     assert sorted(done) == [0, 1, 2, 3]
 
 
 def test_messages_whose_source_is_gone_are_dead_letters_at_once() -> None:
     done: list[int] = []
-    made = spout(fake_acker(), messages=3, on_done=lambda ids: done.extend(ids.tolist()))
-    emit(made)
-    made.exhaust(np.array([0, 2, 99]))
-    assert made.poll() == 0
-    assert {message: letter.reason for message, letter in made.dead_letters.items()} == {0: "lost", 2: "lost"}
-    assert (made.counts.lost, made.pending, sorted(done), made.done) == (2, 1, [0, 2], False)
+    spout = new_spout(fake_acker(), messages=3, on_done=lambda ids: done.extend(ids.tolist()))
+    emit(spout)
+    spout.exhaust(np.array([0, 2, 99]))
+    assert spout.poll() == 0
+    assert {message: letter.reason for message, letter in spout.dead_letters.items()} == {0: "lost", 2: "lost"}
+    assert (spout.counts.lost, spout.pending, sorted(done), spout.done) == (2, 1, [0, 2], False)
 
 
-def exempt_and_end(made: Spout, end: str) -> None:
+def exempt_and_end(spout: Spout, end: str) -> None:
     """One emission of one message, exempt before it fails, times out or gets lost."""
-    emission = emit_nothing(made) if end == "lost" else emit(made)
-    made.marks.exempt(np.concatenate([emission.roots, [12345]]))
+    emission = emit_nothing(spout) if end == "lost" else emit(spout)
+    spout.marks.exempt(np.concatenate([emission.roots, [12345]]))
     if end == "failed":
-        made.acker.fail_many(emission.roots)
+        spout.acker.fail_many(emission.roots)
     elif end == "timed out":
-        expire(made.acker)
+        expire(spout.acker)
     else:
-        made.reconcile()
-    made.poll()
+        spout.reconcile()
+    spout.poll()
 
 
 @pytest.mark.parametrize("end", ["failed", "timed out", "lost"])
 def test_exempt_roots_do_not_consume_attempts(end: str) -> None:
     acker = fake_acker()
-    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
-    acker.fail_many(emit(made).roots)  # this one counts
-    made.poll()
+    spout = new_spout(acker, messages=1, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    acker.fail_many(emit(spout).roots)  # this one counts
+    spout.poll()
     for _ in range(LOST_LIMIT + 1):
-        exempt_and_end(made, end)
-    assert (made.counts.dead_lettered, made.pending, made.done) == (0, 0, False)
-    acker.fail_many(emit(made).roots)
-    made.poll()
-    assert letters(made) == {0: DeadLetter(0, "run", 2, "failed")}
+        exempt_and_end(spout, end)
+    assert (spout.counts.dead_lettered, spout.pending, spout.done) == (0, 0, False)
+    acker.fail_many(emit(spout).roots)
+    spout.poll()
+    assert letters(spout) == {0: DeadLetter(0, "run", 2, "failed")}
 
 
 def test_an_exemption_is_for_its_roots_only() -> None:
     acker = fake_acker()
-    made = spout(acker, messages=3, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
-    emission = emit(made)
-    made.marks.exempt(emission.roots[:1])
+    spout = new_spout(acker, messages=3, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    emission = emit(spout)
+    spout.marks.exempt(emission.roots[:1])
     acker.fail_many(emission.roots)
-    made.poll()
-    assert sorted(made.dead_letters) == emission.message_ids[1:].tolist()
-    assert emit(made).message_ids.tolist() == emission.message_ids[:1].tolist()
+    spout.poll()
+    assert sorted(spout.dead_letters) == emission.message_ids[1:].tolist()
+    assert emit(spout).message_ids.tolist() == emission.message_ids[:1].tolist()
 
 
 @pytest.mark.parametrize("end", ["failed", "timed out"])
 def test_no_retry_message_becomes_dead_letter_at_once(end: str) -> None:
     acker = fake_acker()
-    made = spout(acker, messages=3, retry=RetryPolicy(max_attempts=4, first_delay_secs=0))
-    emission = emit(made)
-    made.marks.non_retryable(np.concatenate([emission.roots[:2], [12345]]))
+    spout = new_spout(acker, messages=3, retry=RetryPolicy(max_attempts=4, first_delay_secs=0))
+    emission = emit(spout)
+    spout.marks.non_retryable(np.concatenate([emission.roots[:2], [12345]]))
     acker.ack(int(emission.roots[1]), 7)
     if end == "failed":
         acker.fail_many(emission.roots[[0, 2]])
     else:
         expire(acker)
-    made.poll()
+    spout.poll()
     reason = "failed" if end == "failed" else "timeout"
-    assert letters(made) == {0: DeadLetter(0, "run", 1, reason)}
-    assert (made.counts.acked, made.pending) == (1, 0)
-    assert emit(made).message_ids.tolist() == [2]
+    assert letters(spout) == {0: DeadLetter(0, "run", 1, reason)}
+    assert (spout.counts.acked, spout.pending) == (1, 0)
+    assert emit(spout).message_ids.tolist() == [2]
 
 
 def test_lost_no_retry_message_is_emitted_again() -> None:
     acker = fake_acker()
-    made = spout(acker, messages=1, retry=RetryPolicy(max_attempts=4, first_delay_secs=0))
-    made.marks.non_retryable(emit_nothing(made).roots)
-    assert made.reconcile() == 1
-    acker.fail_many(emit(made).roots)  # that of another attempt was not marked
-    made.poll()
-    assert (made.dead_letters, emit(made).attempts.tolist()) == ({}, [2])
+    spout = new_spout(acker, messages=1, retry=RetryPolicy(max_attempts=4, first_delay_secs=0))
+    spout.marks.non_retryable(emit_nothing(spout).roots)
+    assert spout.reconcile() == 1
+    acker.fail_many(emit(spout).roots)  # that of another attempt was not marked
+    spout.poll()
+    assert (spout.dead_letters, emit(spout).attempts.tolist()) == ({}, [2])
 
 
 def test_jitter_makes_delays_shorter_and_longer_at_random() -> None:
@@ -524,35 +524,35 @@ def timed_out(emission: Emission, rows: slice = slice(None)) -> OutcomeBatch:
 
 def test_settling_and_replaying_take_no_python_per_message() -> None:
     def settle_and_replay(messages: int) -> int:
-        made = spout(fake_acker(), messages)
-        emission = emit_nothing(made)
+        spout = new_spout(fake_acker(), messages)
+        emission = emit_nothing(spout)
         packed = [timed_out(emission, slice(0, -10)), timed_out(emission, slice(-10, -5))]
         acked = [timed_out(emission, slice(-5, None))._replace(kind="ack", reason=None)]
 
         def work() -> None:
-            made.state.apply_outcomes(packed + acked, 0.0)
-            emit_nothing(made)
+            spout.state.apply_outcomes(packed + acked, 0.0)
+            emit_nothing(spout)
 
         count = steps(work)
-        assert (made.counts.timed_out, made.counts.replayed, made.counts.acked) == (messages - 5, messages - 5, 5)
+        assert (spout.counts.timed_out, spout.counts.replayed, spout.counts.acked) == (messages - 5, messages - 5, 5)
         return count
 
     settle_and_replay(20)
     assert settle_and_replay(20_000) <= 1.1 * settle_and_replay(20)
 
 
-def emit_nothing(made: Spout) -> Emission:
-    emission = made.next_emission()
+def emit_nothing(spout: Spout) -> Emission:
+    emission = spout.next_emission()
     assert emission is not None
     return emission
 
 
 def test_losing_everything_takes_no_python_per_message() -> None:
     def lose(messages: int) -> int:
-        made = spout(fake_acker(), messages)
-        emit_nothing(made)
-        count = steps(lambda: made.state.lose_all(0.0))
-        assert made.counts.lost == messages
+        spout = new_spout(fake_acker(), messages)
+        emit_nothing(spout)
+        count = steps(lambda: spout.state.lose_all(0.0))
+        assert spout.counts.lost == messages
         return count
 
     lose(20)
@@ -561,36 +561,36 @@ def test_losing_everything_takes_no_python_per_message() -> None:
 
 def test_outcome_batch_with_late_part_counts_both_parts() -> None:
     acker = fake_acker(AckerConfig(app="test", shards=1))
-    made = spout(acker)
-    emit(made)
+    spout = new_spout(acker)
+    emit(spout)
     acker.init_many([1001, 1002], [7, 7], 0)  # of an earlier run
     expire(acker)
-    assert made.poll() == 5
-    assert (made.counts.timed_out, made.counts.late, made.pending) == (3, 2, 0)
+    assert spout.poll() == 5
+    assert (spout.counts.timed_out, spout.counts.late, spout.pending) == (3, 2, 0)
     assert acker.stats().unconfirmed_outcomes == 0
-    assert sorted(emit(made).message_ids.tolist()) == [0, 1, 2]
+    assert sorted(emit(spout).message_ids.tolist()) == [0, 1, 2]
 
 
 def test_an_outcome_that_comes_twice_counts_once() -> None:
-    made = spout(fake_acker(), messages=4)
-    emission = emit_nothing(made)
+    spout = new_spout(fake_acker(), messages=4)
+    emission = emit_nothing(spout)
     twice = timed_out(emission)._replace(roots=np.repeat(emission.roots[:2], 2))
-    made.state.apply_outcomes([twice, timed_out(emission, slice(0, 3))], 0.0)
-    assert (made.counts.timed_out, made.counts.late, made.pending) == (3, 4, 1)
-    made.state.apply_outcomes([timed_out(emission)._replace(redelivered=True, reason="failed")], 0.0)
-    assert (made.counts.timed_out, made.counts.failed, made.counts.late, made.pending) == (3, 1, 7, 0)
-    assert sorted(emit_nothing(made).message_ids.tolist()) == [0, 1, 2, 3]
+    spout.state.apply_outcomes([twice, timed_out(emission, slice(0, 3))], 0.0)
+    assert (spout.counts.timed_out, spout.counts.late, spout.pending) == (3, 4, 1)
+    spout.state.apply_outcomes([timed_out(emission)._replace(redelivered=True, reason="failed")], 0.0)
+    assert (spout.counts.timed_out, spout.counts.failed, spout.counts.late, spout.pending) == (3, 1, 7, 0)
+    assert sorted(emit_nothing(spout).message_ids.tolist()) == [0, 1, 2, 3]
 
 
 def test_dead_letter_has_reason_of_its_own_outcome_batch() -> None:
-    made = spout(fake_acker(), messages=3, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
-    emission = emit_nothing(made)
+    spout = new_spout(fake_acker(), messages=3, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    emission = emit_nothing(spout)
     packs = [
         timed_out(emission, slice(0, 2)),
         timed_out(emission, slice(2, 3))._replace(reason="failed", last_component="write", detail="full"),
     ]
-    made.state.apply_outcomes(packs, 0.0)
-    assert letters(made) == {
+    spout.state.apply_outcomes(packs, 0.0)
+    assert letters(spout) == {
         **{m: DeadLetter(m, "run", 1, "timeout", "parse") for m in emission.message_ids[:2].tolist()},
         int(emission.message_ids[2]): DeadLetter(int(emission.message_ids[2]), "run", 1, "failed", "write", "full"),
     }
@@ -598,17 +598,17 @@ def test_dead_letter_has_reason_of_its_own_outcome_batch() -> None:
 
 def test_resumed_spout_continues_attempts_of_its_predecessor() -> None:
     """Attempts and causes count on; what was in flight comes again as if that emission had not been counted."""
-    made = spout(fake_acker(), messages=6)
-    emission = emit_nothing(made)
-    made.state.apply_outcomes([timed_out(emission, slice(0, 2))], 0.0)
-    made.add(np.array([10, 11]))
-    assert sorted(made.state.left_ids().tolist()) == [0, 1, 2, 3, 4, 5, 10, 11]
-    assert (made.state.left, made.state.fresh, made.state.pending) == (8, 2, 4)
-    attempts, delays = made.state.attempts_left(0.0)
+    spout = new_spout(fake_acker(), messages=6)
+    emission = emit_nothing(spout)
+    spout.state.apply_outcomes([timed_out(emission, slice(0, 2))], 0.0)
+    spout.add(np.array([10, 11]))
+    assert sorted(spout.state.left_ids().tolist()) == [0, 1, 2, 3, 4, 5, 10, 11]
+    assert (spout.state.left, spout.state.fresh, spout.state.pending) == (8, 2, 4)
+    attempts, delays = spout.state.attempts_left(0.0)
     assert len(delays) == 6
 
     other = Spout(fake_acker(), "other", retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
-    other.state.resume(attempts, made.state.causes, delays, 0.0)
+    other.state.resume(attempts, spout.state.causes, delays, 0.0)
     again = emit_nothing(other)
     assert sorted(again.message_ids.tolist()) == [0, 1, 2, 3, 4, 5]
     assert set(again.attempts.tolist()) == {1}
@@ -620,19 +620,19 @@ def test_resumed_spout_continues_attempts_of_its_predecessor() -> None:
 
 
 def test_a_spout_of_a_stream_remembers_its_last_dead_letters() -> None:
-    made = Spout(fake_acker(), "run", retry=RetryPolicy(max_attempts=1, first_delay_secs=0), keep_letters=2)
-    made.add(np.arange(5))
-    made.state.apply_outcomes([timed_out(emit_nothing(made))], 0.0)
-    assert len(made.dead_letters) == 2
-    assert made.counts.dead_lettered == 5
+    spout = Spout(fake_acker(), "run", retry=RetryPolicy(max_attempts=1, first_delay_secs=0), keep_letters=2)
+    spout.add(np.arange(5))
+    spout.state.apply_outcomes([timed_out(emit_nothing(spout))], 0.0)
+    assert len(spout.dead_letters) == 2
+    assert spout.counts.dead_lettered == 5
 
 
 def test_arrays_of_an_emission_are_read_only_copies() -> None:
     acker = fake_acker()
     message_ids = np.array([1, 2, 3])
-    made = Spout(acker, "run")
-    made.add(message_ids)
-    emission = made.next_emission()
+    spout = Spout(acker, "run")
+    spout.add(message_ids)
+    emission = spout.next_emission()
     message_ids[:] = 9
     assert emission is not None
     assert emission.message_ids.tolist() == [1, 2, 3]
@@ -642,59 +642,63 @@ def test_arrays_of_an_emission_are_read_only_copies() -> None:
 
 
 def test_messages_of_an_emission_are_in_order_of_their_ids() -> None:
-    made = Spout(fake_acker(), "run", max_spout_pending=4)
-    made.add(np.array([8, 3, 5, 1, 0, 9]))
-    emission = made.next_emission()
+    spout = Spout(fake_acker(), "run", max_spout_pending=4)
+    spout.add(np.array([8, 3, 5, 1, 0, 9]))
+    emission = spout.next_emission()
     assert emission is not None
     assert emission.message_ids.tolist() == [1, 3, 5, 8]  # those that came first
 
 
 def test_held_messages_go_out_together_when_no_others_are_left() -> None:
     acker = fake_acker()
-    made = spout(acker, messages=6, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
-    made.state.one_by_one = True
-    first = emit(made)
-    assert made.state.is_whole(first)
-    made.marks.hold(first.roots[:4])
+    spout = new_spout(acker, messages=6, retry=RetryPolicy(max_attempts=2, first_delay_secs=0))
+    spout.state.one_by_one = True
+    first = emit(spout)
+    assert spout.state.is_whole(first)
+    spout.marks.hold(first.roots[:4])
     acker.fail_many(first.roots[:5])
-    made.poll()
-    assert made.next_emission() is None  # as one of them is in flight
+    spout.poll()
+    assert spout.next_emission() is None  # as one of them is in flight
     acker.fail_many(first.roots[5:])
-    made.poll()
-    alone = emit(made)
-    assert (alone.message_ids.tolist(), made.state.is_whole(alone), made.state.accept(alone)) == ([4, 5], False, False)
-    assert (made.state.left, sorted(made.state.left_ids().tolist())) == (6, list(range(6)))
-    made.marks.hold(alone.roots[:1])
+    spout.poll()
+    alone = emit(spout)
+    assert (alone.message_ids.tolist(), spout.state.is_whole(alone), spout.state.accept(alone)) == (
+        [4, 5],
+        False,
+        False,
+    )
+    assert (spout.state.left, sorted(spout.state.left_ids().tolist())) == (6, list(range(6)))
+    spout.marks.hold(alone.roots[:1])
     acker.fail_many(alone.roots)  # the other for the second time
-    made.poll()
-    assert sorted(made.dead_letters) == [5]
-    made.max_spout_pending = 2  # a part of them could not be written
-    together = emit(made)
-    made.max_spout_pending = None
+    spout.poll()
+    assert sorted(spout.dead_letters) == [5]
+    spout.max_spout_pending = 2  # a part of them could not be written
+    together = emit(spout)
+    spout.max_spout_pending = None
     assert sorted(together.message_ids.tolist()) == [0, 1, 2, 3, 4]
-    assert made.state.accept(together)
+    assert spout.state.accept(together)
     acker.fail_many(together.roots)  # is nobody's attempt any more
-    made.poll()
-    again = emit(made)
+    spout.poll()
+    again = emit(spout)
     assert len(again.roots) == 5
     acker.ack_many(again.roots, np.full(5, 7))
-    made.poll()
-    counts = made.counts
+    spout.poll()
+    counts = spout.counts
     assert (counts.acked, counts.failed, counts.released, counts.dead_lettered) == (5, 2 + 1 + 5, 5, 1)
     assert counts.emitted == counts.acked + counts.failed + counts.timed_out + counts.lost + counts.released
-    assert made.done
+    assert spout.done
 
 
 def test_held_messages_wait_for_their_delay_unless_lost() -> None:
     acker = fake_acker()
-    made = spout(acker, messages=2, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
-    first = emit(made)
-    made.marks.hold(first.roots, delay_secs=60)
+    spout = new_spout(acker, messages=2, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    first = emit(spout)
+    spout.marks.hold(first.roots, delay_secs=60)
     acker.fail_many(first.roots[:1])
-    made.poll()
-    assert made.next_emission() is None
-    made.state.lose_all(0.0)
-    assert emit(made).message_ids.tolist() == first.message_ids[1:].tolist()
+    spout.poll()
+    assert spout.next_emission() is None
+    spout.state.lose_all(0.0)
+    assert emit(spout).message_ids.tolist() == first.message_ids[1:].tolist()
 
 
 def test_spout_of_a_topology_that_derives_from_the_wrong_class_is_refused() -> None:

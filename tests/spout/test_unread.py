@@ -20,56 +20,56 @@ from acker_redis.testing import fake_acker
 
 
 @pytest.fixture
-def made() -> Spout:
+def spout() -> Spout:
     spout = Spout(fake_acker(), "run")
     spout.state.unread = True
     return spout
 
 
-def settle(made: Spout, emission: Emission, ids: list[int]) -> UInt64Array:
-    begun = made.state.begin_unread(emission.number, np.array(ids, np.int64), time.monotonic())
+def settle(spout: Spout, emission: Emission, ids: list[int]) -> UInt64Array:
+    begun = spout.state.begin_unread(emission.number, np.array(ids, np.int64), time.monotonic())
     roots = begun.roots.view(np.uint64)
-    return app_of(made.acker).ledger.settle(roots, np.zeros_like(roots), 0, 5, f"settle {emission.number}")
+    return app_of(spout.acker).ledger.settle(roots, np.zeros_like(roots), 0, 5, f"settle {emission.number}")
 
 
-def test_messages_that_an_emission_tells_are_acked_in_it(made: Spout) -> None:
-    assert not made.done
-    counts = run_spout(made, lambda emission: settle(made, emission, [7, 5, 6]))
-    assert (counts.emitted, counts.acked, counts.late, made.done) == (3, 3, 0, True)
-    stats = made.acker.stats()
+def test_messages_that_an_emission_tells_are_acked_in_it(spout: Spout) -> None:
+    assert not spout.done
+    counts = run_spout(spout, lambda emission: settle(spout, emission, [7, 5, 6]))
+    assert (counts.emitted, counts.acked, counts.late, spout.done) == (3, 3, 0, True)
+    stats = spout.acker.stats()
     assert (stats.inits, stats.acks, stats.acked, stats.pending) == (3, 3, 3, 0)
 
 
-def test_run_does_not_end_while_its_messages_become_known(made: Spout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_does_not_end_while_its_messages_become_known(spout: Spout, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run looks whether it is done in another thread. With millions of ids, that may be at any time."""
     done: list[bool] = []
 
     def ids(*of: Any) -> Int64Array:
-        done.append(made.done)
+        done.append(spout.done)
         return root_ids(*of)
 
     monkeypatch.setattr(state, "root_ids", ids)
-    assert run_spout(made, lambda emission: settle(made, emission, [7, 5, 6])).acked == 3
+    assert run_spout(spout, lambda emission: settle(spout, emission, [7, 5, 6])).acked == 3
     assert done == [False]
 
 
-def test_emission_keeps_that_its_messages_are_unread(made: Spout) -> None:
+def test_emission_keeps_that_its_messages_are_unread(spout: Spout) -> None:
     """Its thread may look only after the run has ended."""
-    emission = made.next_emission()
+    emission = spout.next_emission()
     assert emission is not None and emission.is_unread
-    made.state.begin_unread(emission.number, np.array([7]), time.monotonic())
-    made.add(np.array([8]))
-    following = made.next_emission()
+    spout.state.begin_unread(emission.number, np.array([7]), time.monotonic())
+    spout.add(np.array([8]))
+    following = spout.next_emission()
     assert following is not None and not following.is_unread and following.message_ids.tolist() == [8]
 
 
-def test_source_may_turn_out_to_be_empty(made: Spout) -> None:
-    counts = run_spout(made, lambda emission: made.state.begin_unread(emission.number, np.array([], np.int64), 0.0))
-    assert (counts.emitted, made.done) == (0, True)
+def test_source_may_turn_out_to_be_empty(spout: Spout) -> None:
+    counts = run_spout(spout, lambda emission: spout.state.begin_unread(emission.number, np.array([], np.int64), 0.0))
+    assert (counts.emitted, spout.done) == (0, True)
 
 
 def test_emission_that_tells_nothing_during_an_outage_begins_again(
-    made: Spout, monkeypatch: pytest.MonkeyPatch
+    spout: Spout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("acker_redis.spout.emitter.Backoff", lambda **options: NoBackoff())
     numbers: list[int] = []
@@ -78,26 +78,26 @@ def test_emission_that_tells_nothing_during_an_outage_begins_again(
         numbers.append(emission.number)
         if len(numbers) < 4:
             raise OutageError("the source can't be reached")
-        settle(made, emission, [1, 2])
+        settle(spout, emission, [1, 2])
 
-    assert run_spout(made, emit).acked == 2
+    assert run_spout(spout, emit).acked == 2
     assert numbers == [0, 1, 2, 3]
 
 
-def test_unproven_messages_are_emitted_again_with_their_ids(made: Spout, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unproven_messages_are_emitted_again_with_their_ids(spout: Spout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acker_redis.spout.emitter.Backoff", lambda **options: NoBackoff())
     emitted: list[list[int]] = []
 
     def emit(emission: Emission) -> None:
         emitted.append(emission.message_ids.tolist())
-        if made.state.unread:
-            begun = made.state.begin_unread(emission.number, np.array([3, 4]), time.monotonic())
-            made.marks.exempt(begun.roots)
-            made.acker.init_many(begun.roots, np.ones(2, np.int64), 0)
-            made.acker.fail_many(begun.roots)
+        if spout.state.unread:
+            begun = spout.state.begin_unread(emission.number, np.array([3, 4]), time.monotonic())
+            spout.marks.exempt(begun.roots)
+            spout.acker.init_many(begun.roots, np.ones(2, np.int64), 0)
+            spout.acker.fail_many(begun.roots)
             raise UnprovenEmissionError("Spark ran a task twice")
-        made.acker.init_many(emission.roots, np.zeros_like(emission.roots), 0)
+        spout.acker.init_many(emission.roots, np.zeros_like(emission.roots), 0)
 
-    counts = run_spout(made, emit)
+    counts = run_spout(spout, emit)
     assert emitted[0] == [] and sorted(chain.from_iterable(emitted[1:])) == [3, 4]
     assert (counts.acked, counts.failed, counts.dead_lettered) == (2, 2, 0)

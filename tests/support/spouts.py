@@ -9,17 +9,17 @@ from acker_redis.spout.spout import Spout
 from acker_redis.store.dead_letter import DeadLetter
 
 
-def spout(acker: Acker, messages: int = 3, **options: object) -> Spout:
+def new_spout(acker: Acker, messages: int = 3, **options: object) -> Spout:
     given = {"run_id": "run", "retry": RetryPolicy(first_delay_secs=0), **options}
-    made = Spout(acker, **given)  # type: ignore[arg-type]
-    made.add(np.arange(messages, dtype=np.int64))
-    return made
+    spout = Spout(acker, **given)  # type: ignore[arg-type]
+    spout.add(np.arange(messages, dtype=np.int64))
+    return spout
 
 
-def emit(made: Spout) -> Emission:
-    emission = made.next_emission()
+def emit(spout: Spout) -> Emission:
+    emission = spout.next_emission()
     assert emission is not None
-    made.acker.init_many(emission.roots, np.full(len(emission.roots), 7), made.spout_id)
+    spout.acker.init_many(emission.roots, np.full(len(emission.roots), 7), spout.spout_id)
     return emission
 
 
@@ -28,6 +28,6 @@ def expire(acker: Acker) -> None:
         acker.admin.rotate(force=True)
 
 
-def letters(made: Spout) -> dict[int, DeadLetter]:
+def letters(spout: Spout) -> dict[int, DeadLetter]:
     """Its dead letters, without the time of the first emission."""
-    return {message: letter._replace(first_secs=None) for message, letter in made.dead_letters.items()}
+    return {message: letter._replace(first_secs=None) for message, letter in spout.dead_letters.items()}
