@@ -75,11 +75,17 @@ def top(
 
 @app.command()
 def doctor(
-    context: typer.Context, redis: Url = DEFAULT_URL, redis_file: UrlFile = None, as_json: AsJson = False
+    context: typer.Context,
+    app_name: Annotated[
+        str | None, typer.Option("--app", envvar="ACKER_APP", help="Check only this app, beside the server.")
+    ] = None,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    as_json: AsJson = False,
 ) -> None:
     """Check the server and its apps for present and future problems, and print advice; exit 1 if something is bad."""
     with exit_on_error(), connected(context, redis, redis_file) as client:
-        findings = examine(client)
+        findings = examine(client, app_name)
         for finding in sorted(findings, key=lambda finding: _GRADES.index(finding.grade)):
             if as_json:
                 output.json_line(asdict(finding))

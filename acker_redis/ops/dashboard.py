@@ -19,8 +19,8 @@ from acker_redis.store.kafka_progress import KafkaPartition, decoded
 from acker_redis.store.topology_counts import Counts
 from acker_redis.store.topology_sizes import TaskSize
 
-OK, PAUSED = "ok", "PAUSED"
-SEVERITY = ("LOST", "FULL", "NO ROTATOR", "SPOUT GONE", "HANGS", "RUN FAILED", PAUSED, OK)
+OK, PAUSED, RUN_FAILED = "ok", "PAUSED", "RUN FAILED"
+SEVERITY = ("LOST", "FULL", "NO ROTATOR", "SPOUT GONE", "HANGS", RUN_FAILED, PAUSED, OK)
 """States, the worst first."""
 
 

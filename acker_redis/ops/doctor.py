@@ -11,7 +11,7 @@ from acker_redis.errors import AckerError, ServerUnavailableError
 from acker_redis.ledger.inspection import Inspection
 from acker_redis.ledger.shards import Shards
 from acker_redis.model import keys
-from acker_redis.ops.dashboard import OK, app_states
+from acker_redis.ops.dashboard import OK, RUN_FAILED, app_states
 from acker_redis.ops.permissions import rights
 from acker_redis.ops.rotation_check import OF_THE_APP
 from acker_redis.store import limits, run_ends, topology_sizes
@@ -51,16 +51,20 @@ class Finding:
     advice: str = ""
 
 
-def examine(client: Client) -> list[Finding]:
-    """Run all checks that the user may run.
+def examine(client: Client, app: str | None = None) -> list[Finding]:
+    """Run all checks that the user may run: of the server, and of all apps or one.
 
     Raises:
+        AppNotFoundError: there is no such app.
         AckerError: if a server does not answer.
     """
+    if app is not None:
+        stored_config(client, app)
     infos = client.ask(server_info.infos)
     findings = [finding for info in infos for finding in _server(info, several=len(infos) > 1)]
     findings += _clocks(client)
-    names, strays = find_apps(client)
+    found, strays = find_apps(client)
+    names = found if app is None else [app]
     if strays:
         findings.append(
             Finding(
@@ -70,7 +74,7 @@ def examine(client: Client) -> list[Finding]:
             )
         )  # fmt: skip
     findings += _user(client, names)
-    findings += _states(client)
+    findings += _states(client, app)
     for name in names:
         findings += _settings(client, name)
     return findings
@@ -199,9 +203,9 @@ def _user(client: Client, apps: Sequence[str]) -> Iterator[Finding]:
             yield Finding(app, "user", "ok", f"{user.name} has the permissions that a program of the app needs")
 
 
-def _states(client: Client) -> Iterator[Finding]:
+def _states(client: Client, app: str | None) -> Iterator[Finding]:
     try:
-        states = app_states(client)
+        states = app_states(client, app)
     except ServerUnavailableError:
         raise
     except AckerError as exc:
@@ -211,7 +215,8 @@ def _states(client: Client) -> Iterator[Finding]:
         return
     for state in states:
         grade: Grade = "ok" if state.state == OK else "warning" if state.healthy else "bad"
-        text = "ok" if state.state == OK else f"{state.state}: {state.why}"
+        # How the run ended is a finding of its own.
+        text = state.state if state.state in (OK, RUN_FAILED) else f"{state.state}: {state.why}"
         advice = "" if state.state == OK else "docs/operate/on-call.md has a row for this state."
         yield Finding(state.app, "state", grade, text, advice)
         for outage in state.outages:

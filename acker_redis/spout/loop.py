@@ -130,10 +130,8 @@ class SpoutLoop:
                 self._state.unread = False  # nobody needs these ids any more
                 self._emitter.wait(_WARN_SECS)
                 if self._emitter.is_running:
-                    log.warning(
-                        "run ending, waiting for the current emission (in Spark, another Ctrl-C ends its jobs) error=%s",
-                        type(error).__name__,
-                    )
+                    hint = " (in Spark, another Ctrl-C ends its jobs)" if isinstance(error, KeyboardInterrupt) else ""
+                    log.warning("run ending, waiting for the current emission%s error=%s", hint, type(error).__name__)
             self._emitter.wait()
             ended = self._emitter.collect()
             if ended is not None and error is None:

@@ -222,13 +222,15 @@ local function look_at(app)
   app.state, app.since, app.why = state_of(app)
 end
 
-local HEADER = left('APP', 10) .. ' ' .. left('STATE', 14) .. ' ' .. right('PEND', 6) .. ' ' .. right('ack/s', 6) .. ' '
+local APP_WIDTH, STATE_WIDTH = 10, 14
+local HEADER = left('APP', APP_WIDTH) .. ' ' .. left('STATE', STATE_WIDTH) .. ' ' .. right('PEND', 6) .. ' ' .. right('ack/s', 6) .. ' '
   .. right('to/min', 6) .. ' ' .. right('fail/min', 8) .. ' ' .. right('OLDEST', 7) .. ' ' .. right('LAG', 6) .. ' '
   .. right('ROTATOR', 9) .. ' ' .. right('MEM', 5) .. ' DEAD'
 
 local function state_text(app)
   local top = app.sample.components[1]
-  return app.state == 'HANGS' and top and top.name ~= '' and 'HANGS: ' .. top.name or app.state
+  local text = app.state == 'HANGS' and top and top.name ~= '' and 'HANGS: ' .. top.name or app.state
+  return width(text) <= STATE_WIDTH and text or app.state
 end
 
 local function row_of(app)
@@ -238,8 +240,9 @@ local function row_of(app)
     rotator = app.state == 'NO ROTATOR' and age .. '!' or age .. '/' .. short(app.tick_ms)
   end
   local dead = app.dead and amount(app.dead) .. (#app.reasons > 0 and ' ' .. table.concat(app.reasons, ' ') or '') or '-'
-  return table.concat({
-    left(app.name, 10), left(state_text(app), 14), right(amount(app.pending), 6), right(amount(app.rates.acked), 6),
+  local is_long = width(app.name) > APP_WIDTH -- it has a line of its own
+  return (is_long and app.name .. '\n' or '') .. table.concat({
+    left(is_long and '' or app.name, APP_WIDTH), left(state_text(app), STATE_WIDTH), right(amount(app.pending), 6), right(amount(app.rates.acked), 6),
     right(amount(app.rates.timed_out * 60), 6), right(amount(app.rates.failed * 60), 8), right(oldest_text(app.sample), 7),
     right(amount(app.lag), 6), right(rotator, 9), right(app.memory and size(app.memory) or '-', 5),
     cut(dead, 13),

@@ -144,6 +144,21 @@ def test_dashboard_shows_the_state_and_cause_of_each_app(real_url: str, raw: Any
     assert "orders ok" not in shown
 
 
+def test_dashboard_cuts_no_name(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
+    acker = make("orders-of-all-shops")
+    spout_asks(acker)
+    roots = acker.new_roots(1000)
+    acker.init_many(roots, roots, 0)
+    acker.ack_many(roots, np.ones(1000, np.int64), component="write_orders_to_the_warehouse")
+    sampled(raw, "orders-of-all-shops", 35_000, 0, 0, 0, 0)
+    sampled(raw, "orders-of-all-shops", 15_000, 125, 0, 0, 50)
+    for shard in range(SHARDS):
+        raw.hset(f"acker:{{orders-of-all-shops:{shard}}}:stats", "timed_out", 100)
+    name, values = report(real_url, "dashboard").splitlines()[2:4]
+    assert name == "orders-of-all-shops" and values.split()[:2] == ["HANGS", "200"]
+    assert "pending by last component: write_orders_to_the_warehouse 100 %" in report(real_url, "dashboard")
+
+
 def test_dashboard_rates_are_computed_from_samples(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
     spout_asks(make("orders"))
     begun_ms = server_ms(raw)

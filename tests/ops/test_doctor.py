@@ -16,8 +16,10 @@ from acker_redis.client import server_info
 from acker_redis.client.client import Client
 from acker_redis.ops.dashboard import app_states
 from acker_redis.ops.doctor import Finding, _clocks, _server, examine
+from acker_redis.store import run_ends
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.store.outages import Outage
+from acker_redis.store.run_ends import End
 from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server
 from tests.support.servers import REAL_NAMES, REDIS62
@@ -158,6 +160,22 @@ def test_checks_without_permission_are_unknown(server: Server, acker: Acker) -> 
         "ok",
     )
     assert (findings["user"].grade, findings["user"].text) == ("unknown", "The server doesn't report the user's name.")
+
+
+def test_doctor_of_one_app_says_nothing_of_others(
+    server: Server, acker: Acker, open_acker: Callable[..., Acker]
+) -> None:
+    open_acker(server.url, app="payments")
+    shown = run("doctor", "--redis", server.url, "--app", "orders", "--json").output
+    assert {json.loads(line)["subject"] for line in shown.splitlines()} == {"server", "orders"}
+    missing = run("doctor", "--redis", server.url, "--app", "order")
+    assert missing.exit_code != 0 and "'order'" in missing.output
+
+
+def test_doctor_names_the_error_of_a_failed_run_once(server: Server, acker: Acker) -> None:
+    run_ends.write(app_of(acker).client, "orders", 0, End("run-7", 0, "failed", error="no such table"))
+    shown = run("doctor", "--redis", server.url).output
+    assert shown.count("no such table") == 1 and shown.count("run-7") == 2, shown  # and in the advice
 
 
 def test_differing_node_clocks_are_a_warning(server: Server, acker: Acker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,8 @@ class RunResult:
     Attributes:
         run_id: id of the run.
         counts: counters of its emissions and outcomes.
-        dead_letters: message id -> dead letter. For a Redis stream, the last 1,000.
+        dead_letters: message id -> dead letter, without its payload. For a Redis stream, the last 1,000. With
+            `dead_letter_bytes`, `acker.dead_letters.find(DeadLetterFilter(run_id=result.run_id))` reads them with payloads.
         completed_offsets: partition -> first offset that is not known to be done. Empty without an `OffsetFile`.
         duration_secs: time from the call to its end, in seconds.
         skipped: number of records that `run_kafka` skipped, because no message waits for them upstream.
