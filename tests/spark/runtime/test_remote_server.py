@@ -85,7 +85,8 @@ class Remote:
             "SPARK_LOG_DIR": str(home / "logs"),
             "SPARK_NO_DAEMONIZE": "1",  # it ends with its script
             "SPARK_PID_DIR": str(home),
-            "SPARK_SUBMIT_OPTS": os.environ.get("SPARK_SUBMIT_OPTS", ""),
+            # Its own folder for temporary files: Spark 4.1 shares one there, which belongs to the first user.
+            "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Djava.io.tmpdir={home}",
         }
         found = site / "pyspark" / "sbin" / "start-connect-server.sh"
         script = ["bash", str(found), "--master", "local[2,4]"]
