@@ -18,6 +18,18 @@ MAX_WORDS = 25
 MAX_WHAT, MAX_SEMICOLONS, MIN_YOU = 4.0, 3.0, 8.0
 """Per 1 000 words of a page."""
 
+JOINED = ("README.md", "docs/start", "docs/guides")
+"""Pages whose sentences are joined up: a reader learns from them how one idea bears on the next."""
+
+MIN_MEAN, MAX_MEAN = 14.0, 17.0
+"""Mean number of words of the sentences of such a page."""
+
+SHORT_WORDS, MAX_SHORT = 8, 0.2
+"""A short sentence, and the largest share of them on such a page."""
+
+MAX_LABEL = 4
+"""Words of a label at the beginning of a paragraph, such as *Ids.* It is no sentence."""
+
 MIN_WORDS = 150
 """A shorter page has no rates: one word more would change them."""
 
@@ -63,6 +75,17 @@ def paragraphs(markdown: str) -> Iterator[Paragraph]:
                 yield Paragraph((token.map or [0])[0] + 1, text)
 
 
+def cells(markdown: str) -> Iterator[Paragraph]:
+    """Yield the texts of the cells of a page's tables."""
+    is_cell = False
+    for token in MarkdownIt("commonmark").enable("table").parse(markdown):
+        if token.type in ("td_open", "td_close"):
+            is_cell = token.type == "td_open"
+            line = (token.map or [0])[0] + 1
+        elif token.type == "inline" and is_cell:
+            yield Paragraph(line, " ".join(_text_of(token).split()))
+
+
 def _text_of(inline: Token) -> str:
     replaced = {"code_inline": _CODE, "softbreak": " ", "hardbreak": " ", "image": "", "html_inline": ""}
     return "".join(replaced.get(child.type, child.content) for child in inline.children or ())
@@ -75,6 +98,35 @@ def sentences(text: str) -> list[str]:
     ['It fails.', 'Start a rotator: nothing times out without one.']
     """
     return _SENTENCE_END.split(text)
+
+
+def words_of(sentence: str) -> int:
+    """Return the number of words of a sentence. Code counts as one word."""
+    return len(re.findall(r"[\w⟨]+(?:['.,-]\w+)*", sentence))
+
+
+def lengths(markdown: str) -> list[int]:
+    """Return the number of words of each sentence of a page, without labels at the beginning of paragraphs."""
+    found = []
+    for paragraph in paragraphs(markdown):
+        counts = [words_of(sentence) for sentence in sentences(paragraph.text)]
+        found += counts[1:] if len(counts) > 1 and counts[0] <= MAX_LABEL else counts
+    return [count for count in found if count]
+
+
+def rhythm_faults(page: str, markdown: str) -> list[str]:
+    """Check that the sentences of a page are joined up, and that no full stop hides in a table."""
+    counts, found = lengths(markdown), []
+    if page.startswith(JOINED) and sum(counts) >= MIN_WORDS:
+        mean, short = sum(counts) / len(counts), sum(count <= SHORT_WORDS for count in counts) / len(counts)
+        if not MIN_MEAN <= mean <= MAX_MEAN:
+            found.append(f"{page}: {mean:.1f} words per sentence, {MIN_MEAN:g} to {MAX_MEAN:g} are wanted")
+        if short > MAX_SHORT:
+            found.append(
+                f"{page}: {short:.0%} of the sentences have {SHORT_WORDS} words or fewer, at most {MAX_SHORT:.0%}"
+            )
+    found += [f"{page}:{cell.line}: ';' in a table: {cell.text}" for cell in cells(markdown) if ";" in cell.text]
+    return found
 
 
 def faults(page: str, markdown: str) -> list[str]:
@@ -92,7 +144,7 @@ def faults(page: str, markdown: str) -> list[str]:
     for paragraph in paragraphs(markdown):
         place = f"{page}:{paragraph.line}"
         for sentence in sentences(paragraph.text):
-            length = len(re.findall(r"[\w⟨]+(?:['.,-]\w+)*", sentence))
+            length = words_of(sentence)
             words += length
             if length > MAX_WORDS:
                 found.append(f"{place}: {length} words, at most {MAX_WORDS}: {sentence}")
@@ -116,7 +168,10 @@ def check(root: Path) -> list[str]:
     """Check all pages of a repository."""
     pages = sorted({path for pattern in PAGES for path in root.glob(pattern)})
     return [
-        fault for page in pages for fault in faults(page.relative_to(root).as_posix(), page.read_text(encoding="utf-8"))
+        fault
+        for page in pages
+        for of in (faults, rhythm_faults)
+        for fault in of(page.relative_to(root).as_posix(), page.read_text(encoding="utf-8"))
     ]
 
 
