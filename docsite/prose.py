@@ -77,11 +77,12 @@ def paragraphs(markdown: str) -> Iterator[Paragraph]:
 
 def cells(markdown: str) -> Iterator[Paragraph]:
     """Yield the texts of the cells of a page's tables."""
-    is_cell = False
+    is_cell, line = False, 0
     for token in MarkdownIt("commonmark").enable("table").parse(markdown):
-        if token.type in ("td_open", "td_close"):
-            is_cell = token.type == "td_open"
+        if token.type == "tr_open":
             line = (token.map or [0])[0] + 1
+        elif token.type in ("td_open", "td_close"):
+            is_cell = token.type == "td_open"
         elif token.type == "inline" and is_cell:
             yield Paragraph(line, " ".join(_text_of(token).split()))
 
