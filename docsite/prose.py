@@ -21,6 +21,9 @@ MAX_WHAT, MAX_SEMICOLONS, MIN_YOU = 4.0, 3.0, 8.0
 JOINED = ("README.md", "docs/start", "docs/guides")
 """Pages whose sentences are joined up: a reader learns from them how one idea bears on the next."""
 
+PARSED = "lua/"
+"""Pages with tables that a test holds against the headers of scripts, in their spelling."""
+
 MIN_MEAN, MAX_MEAN = 14.0, 17.0
 """Mean number of words of the sentences of such a page."""
 
@@ -126,7 +129,8 @@ def rhythm_faults(page: str, markdown: str) -> list[str]:
             found.append(
                 f"{page}: {short:.0%} of the sentences have {SHORT_WORDS} words or fewer, at most {MAX_SHORT:.0%}"
             )
-    found += [f"{page}:{cell.line}: ';' in a table: {cell.text}" for cell in cells(markdown) if ";" in cell.text]
+    if not page.startswith(PARSED):
+        found += [f"{page}:{cell.line}: ';' in a table: {cell.text}" for cell in cells(markdown) if ";" in cell.text]
     return found
 
 
