@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from docsite.prose import MAX_WORDS, check, faults
+from docsite.prose import MAX_WORDS, check, faults, lengths, rhythm_faults
 
 ROOT = Path(__file__).resolve().parents[2]
 FILLER = "You start a rotator. It expires messages.\n\n" * 30
@@ -61,3 +61,31 @@ def test_good_text_has_no_faults(text: str) -> None:
 def test_rates_are_per_page(page: str, text: str, rule: str) -> None:
     assert any(rule in fault for fault in faults(page, text))
     assert faults(page, FILLER) == []
+
+
+JOINED = "A message is replayed after a growing delay, because the service may be back by then.\n\n" * 20
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (FILLER, "words per sentence"),
+        (JOINED + "It is acked.\n\n" * 8, "8 words or fewer"),
+        ("One more long sentence is here, " * 30 + "and it never ends. " + JOINED * 2, "words per sentence"),
+    ],
+)
+def test_rhythm_of_a_page_is_checked(text: str, rule: str) -> None:
+    assert rhythm_faults("docs/guides/page.md", JOINED) == []
+    found = rhythm_faults("docs/guides/page.md", text)
+    assert any(rule in fault for fault in found), found
+    assert rhythm_faults("docs/operate/page.md", text) == []
+
+
+def test_labels_at_the_beginning_of_a_paragraph_are_no_sentences() -> None:
+    assert lengths("- **Errors.** An error ends the run at once.\n- It is `acked`.\n") == [7, 3]
+
+
+def test_semicolon_in_a_table_is_found_with_its_line() -> None:
+    table = "# Page\n\n| a | b |\n|---|---|\n| one | two; three |\n| `x; y` | z |\n"
+    assert rhythm_faults("docs/operate/page.md", table) == ["docs/operate/page.md:5: ';' in a table: two; three"]
+    assert rhythm_faults("lua/README.md", table) == []
