@@ -30,7 +30,7 @@ MIN_MEAN, MAX_MEAN = 14.0, 17.0
 SHORT_WORDS, MAX_SHORT = 8, 0.2
 """A short sentence, and the largest share of them on such a page."""
 
-MAX_LABEL = 4
+MAX_LABEL = 3
 """Words of a label at the beginning of a paragraph, such as *Ids.* It is no sentence."""
 
 MIN_WORDS = 150
