@@ -1,18 +1,54 @@
 """Failures by an outage, which count no attempt, and rows that got through, which show that there is none."""
 
-from collections.abc import Mapping, Sequence
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
+from redis.retry import Retry
 
 from acker_redis.model.arrays import Int64Array
+from acker_redis.outages import Backoff, is_outage
 from acker_redis.spark.emission.operator_health import MessagesByRoot, roots_in
+from acker_redis.spark.proof.blame import line_of, outage_of
 from acker_redis.spark.proof.meters import Processed
 from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.marks import Marks
 from acker_redis.spout.outage_table import ANY_OPERATOR
 from acker_redis.spout.retry import RetryPolicy
+
+log = logging.getLogger("acker_redis.spark")
+
+_T = TypeVar("_T")
+
+PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.5, 30.0
+"""First and longest pause between two reads of a source that can't be reached."""
+
+
+def read_patiently(read: Callable[[], _T], outage_secs: float) -> _T:
+    """Read from a source of messages. While it can't be reached, read again after growing pauses.
+
+    Args:
+        read: function that reads.
+        outage_secs: time after which the error of an outage is raised, in seconds.
+
+    Raises:
+        Exception: what `read` raised, unless it was an outage within that time.
+    """
+    began = time.monotonic()
+
+    def may_read_again(error: Exception) -> bool:
+        waits = outage_of(error) is not None or is_outage(error)
+        if waits := waits and time.monotonic() - began < outage_secs:
+            log.warning("source of messages unreachable, will read it again error=%s", line_of(error))
+        return waits
+
+    pauses = Backoff(base=PAUSE_SECS, cap=_LONGEST_PAUSE_SECS)
+    retry: Retry = Retry(pauses, -1, supported_errors=(Exception,))
+    return retry.call_with_retry(read, lambda error: None, is_retryable=may_read_again)
 
 
 def without_outages(failed: Sequence[Failure], retry: RetryPolicy) -> list[Failure]:

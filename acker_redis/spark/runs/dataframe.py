@@ -5,6 +5,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
@@ -16,6 +18,7 @@ from acker_redis.spark import checks
 from acker_redis.spark.emission.corrupt_records import check_corrupt_records
 from acker_redis.spark.emission.messages import RunMessages, not_done, with_message_ids
 from acker_redis.spark.emission.operator_health import OperatorHealth
+from acker_redis.spark.emission.outages import read_patiently
 from acker_redis.spark.emission.pipeline_run import Pipeline
 from acker_redis.spark.emission.place_columns import place_columns
 from acker_redis.spark.emission.runner import EmissionRunner
@@ -50,6 +53,8 @@ from acker_redis.store.dead_letter import FROM_RUN, DeadLetter, DeadLetterFilter
 from acker_redis.store.lane_leases import Lease
 from acker_redis.store.payloads import Payloads
 from acker_redis.store.selected_letters import SelectedLetters
+
+_T = TypeVar("_T")
 
 SAVE_SECS = 1.0
 """Shortest interval between two writes of the offset file, which is also written at the end."""
@@ -212,10 +217,17 @@ def run_dataframe(
     with nullcontext() if offsets is None else offsets.open(acker.config.app, partition, offset):
         claimed = run_id is not None  # a random one needs no claim
         run_id = uuid.uuid4().hex if run_id is None else run_id
-        key = f"{acker.config.app}:{run_id}"
+        key, spark = f"{acker.config.app}:{run_id}", messages.sparkSession
+
+        def read(source: Callable[[], _T]) -> _T:
+            def once() -> _T:
+                with own_errors(), reading_ids(spark, key, settings.emit_timeout_secs):
+                    return source()
+
+            return read_patiently(once, settings.retry.outage_secs)
+
         if offsets is not None:
-            with own_errors(), reading_ids(messages.sparkSession, key, settings.emit_timeout_secs):
-                messages = not_done(messages, offsets, partition, offset)
+            messages = read(partial(not_done, messages, offsets, partition, offset))
         kept = app_of(acker).payloads(run_id) if keeps else None
         keeping = KeepStep(str(url), acker.config, run_id, replay.max_bytes) if keeps else None
         source = RunMessages(messages, column, letter_bytes, kept, keeping, replay.fetch_messages)
@@ -231,14 +243,12 @@ def run_dataframe(
             if only_dead_letters is not None:
                 with _holding(app_of(acker).lease(lane=spout.lane, run_id=run_id)):
                     letters = app_of(acker).selected_letters(settings.spout_id, only_dead_letters)
-                    with own_errors(), reading_ids(messages.sparkSession, key, settings.emit_timeout_secs):
-                        spout.add(_of_letters(source, letters))
+                    spout.add(read(partial(_of_letters, source, letters)))
                 completed.letters = letters
             elif learns_ids and output == "by_message" and may_learn_ids(messages, settings, ids, replay):
                 spout.state.unread = True
             else:
-                with own_errors(), reading_ids(messages.sparkSession, key, settings.emit_timeout_secs):
-                    spout.add(source.read_ids(offsets, partition, offset))
+                spout.add(read(partial(source.read_ids, offsets, partition, offset)))
             if claimed:
                 app_of(acker).claim_run(run_id)
         health = OperatorHealth(everything_counts=not settings.stop_if_broken, completes_others=output == "by_message")
@@ -256,7 +266,6 @@ def run_dataframe(
             settings.emit_timeout_secs,
             whole_output,
         )
-        spark = messages.sparkSession
 
         def emit(emission: Emission) -> None:
             if emission.is_unread:  # in the spout's state, the end of the run changes that

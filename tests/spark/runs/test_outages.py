@@ -179,3 +179,30 @@ def test_whole_output_that_is_refused_for_outages_alone_is_tried_again(case: Mak
     ended = run.done(pipeline, retry=README, output="whole")
     assert (ended.letters, len(wholes)) == ({}, 7)
     assert sorted(run.written()) == [(n,) for n in range(40)]
+
+
+def behind(port: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        ask(port)
+        yield batch
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_source_that_is_away_while_ids_are_read_is_waited_for(
+    case: MakeCase, store: Store, back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, waits = case(n=4), []
+
+    def note(error: Exception) -> str:
+        waits.append(str(error))
+        if back and len(waits) == 3:
+            store.open()
+        return "away"
+
+    monkeypatch.setattr("acker_redis.spark.emission.outages.PAUSE_SECS", 0.01)
+    monkeypatch.setattr("acker_redis.spark.emission.outages.line_of", note)
+    messages = run.messages.mapInArrow(partial(behind, store.port), "id bigint")
+    policy = RetryPolicy(max_attempts=1, outage_secs=600 if back else 0.2)
+    ended = run.run(lambda tracker, rows: tracker.write(rows, run.append()), messages, retry=policy, output="whole")
+    assert ended.letters == {}
+    assert (len(ended.acked), len(waits)) == (4, 3) if back else "Connection refused" in str(ended.error)
