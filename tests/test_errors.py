@@ -39,8 +39,8 @@ def test_out_of_memory_is_a_refusal_of_writes() -> None:
 @pytest.mark.parametrize(
     ("raised", "expected", "advice"),
     [
-        (redis.ResponseError("ACKERLOST the shard"), errors.LedgerLostError, "recover"),
-        (redis.ResponseError("NOGROUP No such key"), errors.LedgerLostError, "recover"),
+        (redis.ResponseError("ACKERLOST the shard"), errors.LedgerLostError, "reopen"),
+        (redis.ResponseError("NOGROUP No such key"), errors.LedgerLostError, "reopen"),
         (redis.AuthenticationError("WRONGPASS invalid"), errors.AuthenticationError, "Check the user name"),
         (redis.exceptions.NoPermissionError("NOPERM no"), errors.AuthenticationError, "Allow the command"),
         (redis.exceptions.OutOfMemoryError("command not allowed"), errors.ServerOutOfMemoryError, "Raise maxmemory"),

@@ -130,8 +130,9 @@ class SpoutLoop:
                 self._state.unread = False  # nobody needs these ids any more
                 self._emitter.wait(_WARN_SECS)
                 if self._emitter.is_running:
-                    hint = " (in Spark, another Ctrl-C ends its jobs)" if isinstance(error, KeyboardInterrupt) else ""
-                    log.warning("run ending, waiting for the current emission%s error=%s", hint, type(error).__name__)
+                    log.warning("run ending, waiting for the current emission error=%s", type(error).__name__)
+                    if isinstance(error, KeyboardInterrupt):
+                        log.warning("another Ctrl-C ends the emission's jobs in Spark")
             self._emitter.wait()
             ended = self._emitter.collect()
             if ended is not None and error is None:

@@ -29,6 +29,6 @@ def test_call_for_another_generation_fails_and_changes_nothing(lab, name: str, o
         shard.put(1, 5, tick=TICK - 3)
     shard.raw.xadd(shard.keys["acked"][0], {"spout_id": 7, "blocks": b""}, id="1-1")
     before = shard.state()
-    with pytest.raises(LedgerLostError, match="recover"):
+    with pytest.raises(LedgerLostError, match="reopen"):
         shard.run(name, *CALLS[name], generation="generation-2")
     assert shard.state() == before

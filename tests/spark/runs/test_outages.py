@@ -7,10 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame
 
 from acker_redis import AckerError, RetryPolicy
-from acker_redis.spark import Tracker
+from acker_redis.spark import Tracker, run_tracked
 from tests.support.spark.cases import IDS, Case, MakeCase
 from tests.support.stores import Store, ask
 
@@ -202,7 +203,19 @@ def test_source_that_is_away_while_ids_are_read_is_waited_for(
     monkeypatch.setattr("acker_redis.spark.emission.outages.PAUSE_SECS", 0.01)
     monkeypatch.setattr("acker_redis.spark.emission.outages.line_of", note)
     messages = run.messages.mapInArrow(partial(behind, store.port), "id bigint")
-    policy = RetryPolicy(max_attempts=1, outage_secs=600 if back else 0.2)
-    ended = run.run(lambda tracker, rows: tracker.write(rows, run.append()), messages, retry=policy, output="whole")
-    assert ended.letters == {}
-    assert (len(ended.acked), len(waits)) == (4, 3) if back else "Connection refused" in str(ended.error)
+    policy = RetryPolicy(max_attempts=1, outage_secs=600 if back else 0)
+    start = partial(
+        run_tracked,
+        messages,
+        lambda tracker, rows: tracker.write(rows, lambda writer: writer.mode("overwrite").parquet(run.out)),
+        acker=run.acker,
+        ids="id",
+        retry=policy,
+        output="whole",
+    )
+    if back:
+        assert (start().counts.acked, len(waits)) == (4, 3)
+    else:
+        with pytest.raises(PythonException, match="Connection refused"):
+            start()
+    assert run.acker.dead_letters.count() == 0
