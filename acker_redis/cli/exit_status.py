@@ -25,8 +25,8 @@ from acker_redis.ops.rotation_check import OF_THE_APP
 DONE, UNHEALTHY, USAGE, SERVER, OUTPUT = range(5)
 
 MEANINGS = {
-    DONE: "done; with --check: healthy",
-    UNHEALTHY: "no such app or root; unhealthy (not rotated in time, data lost or damaged, an app is sick); or not done (not "
+    DONE: "done. With --check: healthy",
+    UNHEALTHY: "no such app or root, unhealthy (not rotated in time, data lost or damaged, an app is sick), or not done (not "
     "confirmed, something is left, a topology failed)",
     USAGE: "wrong usage: invalid option, URL, app name, root or topology",
     SERVER: "server unusable: unreachable, or it refused the login or a permission",
