@@ -75,17 +75,10 @@ class BatchingBolt(HoldingBolt):
     @classmethod
     def _acker_check(cls, name: str) -> None:
         """Refuse a `process` that leads no tuple to the batches: the tuples would stay pending, and time out."""
-        has_batches = (
-            cls.process_batch is not BatchingBolt.process_batch
-            or cls.process_batches is not BatchingBolt.process_batches
-        )
+        if cls.process is BatchingBolt.process or cls.process_batches is not BatchingBolt.process_batches:
+            return
         code = getattr(cls.process, "__code__", None)
-        if (
-            has_batches
-            and code is not None
-            and "process" not in code.co_names
-            and cls.process is not BatchingBolt.process
-        ):
+        if cls.process_batch is not BatchingBolt.process_batch and code is not None and "process" not in code.co_names:
             raise InvalidTopologyError(
                 f"process() of component {name!r} puts no tuple into a batch, so its batches would stay empty. Call "
                 "super().process(tup) in it, or write group_key() and process_batch() alone."

@@ -149,6 +149,24 @@ def test_process_of_a_batching_bolt_may_choose_its_tuples() -> None:
         assert run.emitted("a") == [(2,)] and sorted(run.acked("spout")) == ["m1", "m2", "m3"]
 
 
+def test_bolt_that_batches_by_itself_will_do() -> None:
+    class Own(BatchingBolt):
+        def process(self, tup: Any) -> None:
+            self.mine = [*getattr(self, "mine", []), tup]
+
+        def process_batches(self) -> None:
+            for tup in self.mine:
+                self.process_batch(None, [tup])
+
+        def process_batch(self, key: Any, tups: list[Any]) -> None:
+            self.ack(tups[0])
+
+    with chain(Own, spout=Upto(2), config={"topology.tick.tuple.freq.secs": 1}).local() as run:
+        run.settle()
+        run.advance(1)
+        assert sorted(run.acked("spout")) == ["m1", "m2"]
+
+
 @pytest.mark.parametrize("method", ["ack", "fail", "next_tuple"])
 def test_method_of_a_spout_that_a_run_cant_call_is_refused(method: str) -> None:
     refused = (lambda self, task: None) if method == "next_tuple" else lambda self: None
