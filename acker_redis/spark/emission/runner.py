@@ -194,17 +194,21 @@ class EmissionRunner:
         shares differ then, so that the same fault has another sum. Rows that were exported can't be taken back, so then the
         spout emits the messages again.
         """
-        run = self._pipeline_run(under_way.emission, messages.sparkSession, releasing)
+        emission, spark = under_way.emission, messages.sparkSession
+        run = self._pipeline_run(emission, spark, releasing)
         try:
             self._prove_run(run, under_way, messages, batch_id)
         except UnprovenEmissionError as exc:
             if not run.proof.may_repeat:
                 raise
             log.warning("not proven, will run the pipeline once more run_id=%s error=%s", self.spout.run_id, exc)
-            run = self._pipeline_run(under_way.emission, messages.sparkSession, releasing, repeat=1)
-            self._prove_run(run, under_way, messages, batch_id)
+        else:
+            self._mismatched.clear()
+            return run
+        again = self._pipeline_run(emission, spark, releasing, repeat=1)
+        self._prove_run(again, under_way, messages, batch_id)
         self._mismatched.clear()
-        return run
+        return again
 
     def _pipeline_run(
         self, emission: Emission, spark: SparkSession, releasing: ExitStack, repeat: int = 0
