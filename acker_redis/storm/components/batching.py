@@ -78,7 +78,9 @@ class BatchingBolt(HoldingBolt):
         if cls.process is BatchingBolt.process or cls.process_batches is not BatchingBolt.process_batches:
             return
         code = getattr(cls.process, "__code__", None)
-        if cls.process_batch is not BatchingBolt.process_batch and code is not None and "process" not in code.co_names:
+        if code is None or code.co_name != "process":  # a decorator's, which hides what the method calls
+            return
+        if cls.process_batch is not BatchingBolt.process_batch and "process" not in code.co_names:
             raise InvalidTopologyError(
                 f"process() of component {name!r} puts no tuple into a batch, so its batches would stay empty. Call "
                 "super().process(tup) in it, or write group_key() and process_batch() alone."
