@@ -21,6 +21,10 @@ from benchmarks import harness, plots
 from benchmarks.harness import Bench, Benchmark, Row
 
 _RESULTS = Path("build/bench")
+_PUBLISHED = Path(__file__).resolve().parent.parent / "docs/reference/measured/results.json"
+_WORSE = 1.05
+"""A row got worse if its best repeat is this far beyond the worst repeat of the row that it is compared with."""
+
 _PACKAGES = ("acker-redis", "redis", "hiredis", "numpy", "pyspark")
 
 
@@ -32,7 +36,10 @@ def main(
         Path, typer.Option(help="folder for results.json and the plots; what is there of other benchmarks is kept")
     ] = _RESULTS,
 ) -> None:
-    """Measure speed and memory. Ratios are taken within one run on one server."""
+    """Measure speed and memory. Ratios are taken within one run on one server.
+
+    The end names the rows that are worse than those in the documentation.
+    """
     for module in pkgutil.iter_modules(benchmarks.__path__):
         if module.name != "__main__":
             importlib.import_module(f"benchmarks.{module.name}")
@@ -47,6 +54,10 @@ def main(
             print(f"{row.benchmark}, {row.server}: {row.measure}: {row.value:.2f} {row.unit}", file=sys.stderr)
             rows.append(row)
     print(table(rows))
+    if scale == 1:
+        published = kept(_PUBLISHED)  # read before the new rows may take its place
+        found = worse(rows, published)
+        print("\n".join(["", *found] if found else ["", "No row with a target got worse than in the documentation."]))
     drawn = plots.draw(keep(rows, results / "results.json", scale), results)
     print("\n".join(["", f"Results so far are in {results}", *map(str, drawn)]))
 
@@ -87,6 +98,30 @@ def keep(rows: list[Row], path: Path, scale: float) -> list[Row]:
 def kept(path: Path) -> list[Row]:
     """Return the rows of a results file."""
     return [Row(**row) for row in json.loads(path.read_text())["rows"]]
+
+
+def worse(rows: list[Row], published: list[Row]) -> list[str]:
+    """Return a sentence for each row with a target that got worse than the published row of the same kind of server.
+
+    The two ranges of repeats must lie apart, because machines are noisy. Rows without a target have no better and worse.
+    """
+    earlier = {_place(row): row for row in published}
+    sentences = []
+    for row in rows:
+        before = earlier.get(_place(row))
+        if before is None or row.target is None:
+            continue
+        is_worse = row.high * _WORSE < before.low if row.at_least else row.low > before.high * _WORSE
+        if is_worse:
+            sentences.append(
+                f"Worse: {row.benchmark}, {row.server}: {row.measure}: {_figure(row.value)} {row.unit}, where the"
+                f" documentation has {_figure(before.value)} {before.unit}."
+            )
+    return sentences
+
+
+def _place(row: Row) -> tuple[str, str, str]:
+    return row.benchmark, row.server.partition(" ")[0], row.measure
 
 
 def table(rows: list[Row]) -> str:
