@@ -47,14 +47,14 @@ class SpoutFailInfo(NamedTuple):
         task_id: id of the spout's task.
         latency_ms: time from the emit to this call, in milliseconds.
         reason: text of the fail, or `timeout`.
-        last_component: component that acked or failed a tuple of the tree last; None if none did.
+        last_component: component that acked or failed a tuple of the tree last. Before any bolt did, it is the spout.
     """
 
     tup_id: Any
     task_id: int
     latency_ms: float
     reason: str
-    last_component: str | None
+    last_component: str
 
 
 class BoltInfo(NamedTuple):

@@ -17,14 +17,14 @@ class FailedTree(NamedTuple):
         task: id of its task.
         tup_id: id of the message.
         reason: text of the fail, or `timeout`, or `lost` if Redis lost its root.
-        last_component: component that acked or failed a tuple of the tree last; None if none did.
+        last_component: component that acked or failed a tuple of the tree last. Before any bolt did, it is the spout.
     """
 
     spout: str
     task: int
     tup_id: Any
     reason: str
-    last_component: str | None
+    last_component: str
 
 
 class Observer:

@@ -247,7 +247,7 @@ class Engine:
         self._look_up(expired)
         for message in expired:
             if self._roots.pop(message.root, None) is not None:  # else its outcome is here, and comes too late
-                self.updates.fail(message.root, message.reason or TIMEOUT, message.last_component)
+                self.updates.fail(message.root, message.reason or TIMEOUT, message.settled_by)
         for message in expired:
             executor.end(message, is_acked=False, reason=message.reason or TIMEOUT)
         executor.is_idle = False
@@ -326,7 +326,7 @@ class Engine:
         for root, val in edges.items():
             held = self._roots.get(root)
             if held is not None:
-                held[1].last_component = component
+                held[1].settled_by = component
                 self.updates.ack(root, val, component)
 
     def fail(self, root: int, reason: str, component: str, *, retry: bool, is_expected: bool) -> None:  # noqa: ARG002
@@ -334,7 +334,7 @@ class Engine:
         held = self._roots.get(root)
         if held is not None:
             message = held[1]
-            message.last_component = component
+            message.settled_by = component
             if message.reason is None:
                 message.reason = reason
                 message.retry = retry
@@ -396,7 +396,7 @@ class Engine:
         left = [message for executor in self.executors for message in executor.pending.clear()]
         for message in left:
             self._roots.pop(message.root, None)
-            self.updates.fail(message.root, "the run ended", message.last_component)
+            self.updates.fail(message.root, "the run ended", message.settled_by)
         return left
 
     def pending_roots(self) -> list[int]:

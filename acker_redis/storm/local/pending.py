@@ -43,7 +43,7 @@ class Message:
         number: number of the emit in the run.
         emitted_secs: time of the emit by the run's clock.
         history: earlier attempts.
-        last_component: component that acked or failed a tuple of the tree last.
+        settled_by: bolt that acked or failed a tuple of the tree last.
         reason: text of the first fail.
         retry: False if the message must not be tried again.
     """
@@ -54,9 +54,14 @@ class Message:
     number: int
     emitted_secs: float
     history: History
-    last_component: str | None = None
+    settled_by: str | None = None
     reason: str | None = None
     retry: bool = True
+
+    @property
+    def last_component(self) -> str:
+        """Component that acked or failed a tuple of the tree last. Before any bolt did, it is the spout."""
+        return self.settled_by or self.task.name
 
 
 class PendingMap:

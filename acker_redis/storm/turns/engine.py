@@ -289,11 +289,11 @@ class TurnEngine(Engine):
             log.debug("last components unknown error=%s", exc)
             return
         for message, root in zip(asked, found, strict=True):
-            if root is not None and message.last_component is None:
-                message.last_component = root.last_component
+            if root is not None and message.settled_by is None:
+                message.settled_by = root.last_component
 
     def _note_verdict(self, message: Message, verdict: Verdict) -> None:
         if not verdict.is_acked:
-            message.last_component = verdict.last_component or message.last_component
+            message.settled_by = verdict.last_component or message.settled_by
             if message.reason is None and verdict.reason != TIMEOUT:
                 message.reason = verdict.reason

@@ -312,7 +312,7 @@ class TurnService(Service):
             for root in roots.view(np.uint64).tolist():
                 message = engine.message_of(root)
                 if message is not None:
-                    message.last_component = component
+                    message.settled_by = component
                     message.retry = message.retry and retry
         verdict = self._health.judge(
             engine.messages, failed, report.worked(), engine.message_of, is_last=engine.is_last

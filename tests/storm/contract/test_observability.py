@@ -249,12 +249,12 @@ def test_failed_trees_name_the_last_component_and_the_reason() -> None:
         assert trees == {1: ("spout", "odd", "b1"), 2: ("spout", "timeout", "b1")}
 
 
-def test_a_tree_that_nobody_touched_has_no_last_component() -> None:
+def test_the_last_component_of_a_tree_that_no_bolt_settled_a_part_of_is_its_spout() -> None:
     with fed(Keeps).local({"topology.message.timeout.secs": 2}) as run:
         run.feed("spout", [1], tup_id=1)
         run.settle()
         run.advance(4)
-        assert [tree.last_component for tree in run.failed_trees] == [None]
+        assert [tree.last_component for tree in run.failed_trees] == ["spout"]
 
 
 def test_describe_draws_components_streams_and_live_counts() -> None:

@@ -85,7 +85,7 @@ def test_forgotten_tuples_time_out_at_a_bound_of_one(run: Any) -> None:
     bolt = Does("forget_odd", auto_ack=False)
     result = run(chain(spout_of([(1, "odd"), (2, "even"), (4, "more")], heard), bolt, config=config))
     assert heard.failed == {"odd": "timeout"} and heard.acked == ["even", "more"]
-    assert result.timed_out == 1 and result.failed_trees[0].last_component is None
+    assert result.timed_out == 1 and result.failed_trees[0].last_component == "spout"
 
 
 def test_untracked_and_tracked_tuples_mix(run: Any) -> None:
