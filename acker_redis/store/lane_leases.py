@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from acker_redis.client import scripts
 from acker_redis.client.client import Client
 from acker_redis.client.replies import as_dict
 from acker_redis.errors import AckerError, BadConfigError, ClosedError
@@ -37,6 +38,7 @@ class Lease:
         self.renew_secs = RENEW_SECS
         self._client, self._app, self._lane = client, app, lane
         self._key = keys.lane(app, lane)
+        self._named = {"runs": keys.runs(app), "lease": self._key}
         self._holder = f"{run_id} {socket.gethostname()}:{os.getpid()}".encode()
         self._released = threading.Event()
         self._lost_to: bytes | None = None
@@ -90,7 +92,6 @@ class Lease:
                 )
             waits = True
             time.sleep(_PAUSE_SECS)
-        self._client.pipeline([("HSET", keys.runs(self._app), self._lane, self._holder)])
         self._released.clear()
         self._thread = threading.Thread(target=self._renew, name="acker-lane", daemon=True)
         self._thread.start()
@@ -119,17 +120,16 @@ class Lease:
                 if holder != self._holder:
                     self._lost_to = holder
                     return
-                self._client.pipeline([("SET", self._key, self._holder, "XX", "PX", round(LEASE_SECS * 1000))])
             except ClosedError:
                 return
             except AckerError as exc:
                 log.debug("lease not renewed app=%r lane=%d error=%s", self._app, self._lane, exc)
 
     def _try_to_hold(self) -> bytes:
-        """Acquire the lane if it is free. Returns its holder."""
-        ttl_ms = round(LEASE_SECS * 1000)
-        _, holder = self._client.pipeline([("SET", self._key, self._holder, "NX", "PX", ttl_ms), ("GET", self._key)])
-        return self._try_to_hold() if holder is None else bytes(holder)
+        """Acquire the lane if it is free, or renew its lease. Returns its holder."""
+        call = scripts.load("hold_lane").call(self._named, self._lane, self._holder, round(LEASE_SECS * 1000))
+        ((holder,),) = self._client.run([call])
+        return bytes(holder)
 
 
 def hold_free_lane(client: Client, app: str, lanes: int, run_id: str, *, last_first: bool = False) -> tuple[int, Lease]:

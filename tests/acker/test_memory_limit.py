@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from acker_redis import Acker, ServerOutOfMemoryError
+from acker_redis.acker import app_of
+from acker_redis.ops import abandon_run
 from tests.support.rounds import exact_values, expire_all, take
 
 ROOTS = np.arange(1, 2_001)
@@ -72,3 +74,15 @@ def test_clients_can_connect_above_maxmemory(full, open_acker) -> None:
     executor.ack_many(ROOTS, VALS, component="sink")
     assert len(take(executor, len(ROOTS))) == len(ROOTS)
     assert open_acker(url, app="another").stats().pending == 0
+
+
+def test_a_lane_is_held_and_a_dead_run_abandoned_above_maxmemory(full) -> None:
+    acker, _ = full
+    app = app_of(acker)
+    lease = app.lease(lane=0, run_id="dead")
+    lease.acquire()
+    assert lease.holds()
+    lease.release()
+    left = abandon_run.preview(app.client, acker.config, "dead")
+    assert abandon_run.abandon(app.client, acker.config, left) == len(ROOTS)
+    assert acker.stats().pending == 0

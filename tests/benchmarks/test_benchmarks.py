@@ -40,7 +40,12 @@ def _row(measure: str, low: float, high: float, *, at_least: bool = False, targe
 
 def test_rows_that_got_worse_are_named() -> None:
     published = [_row("cost", 1.0, 1.1), _row("rate", 5, 6, at_least=True), _row("size", 1.0, 1.1, target=None)]
-    same = [_row("cost", 1.08, 1.3), _row("rate", 2, 5, at_least=True), _row("size", 2, 3, target=None), _row("new", 9, 9)]
+    same = [
+        _row("cost", 1.08, 1.3),
+        _row("rate", 2, 5, at_least=True),
+        _row("size", 2, 3, target=None),
+        _row("new", 9, 9),
+    ]
     assert program.worse(same, published) == []
     worse = [_row("cost", 1.2, 1.4), _row("rate", 2, 4, at_least=True)]
     assert program.worse(worse, published) == [

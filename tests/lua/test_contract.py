@@ -38,7 +38,8 @@ READS = {
     "TIME", "XLEN", "XPENDING", "XRANGE", "ZSCORE",
 }  # fmt: skip
 REPORTS_READ = {"INFO", "CLUSTER", "SCAN", "XINFO", "XREVRANGE", "MEMORY", "HEXISTS"}
-TYPES = {"H": "HASH", "Z": "ZSET", "S": "SET", "X": "STREAM"}
+TYPES = {"H": "HASH", "Z": "ZSET", "S": "SET", "X": "STREAM", "GET": "STRING", "SET": "STRING"}
+"""Types by command, or by the first letter of the others."""
 STATE = keys.StateKeys("app", "TOPOLOGY")
 STATE_KEYS = {
     name: key.replace("TOPOLOGY", "<topology>").replace("TASK", "<component>:<index>").replace("ID", "<id>")
@@ -51,7 +52,7 @@ STATE_KEYS = {
     }.items()
 }
 """Keys of a topology's state, as headers have them."""
-OF_APP = ("config", "components", "dead_letters", "replay_takers", "expired_letters")
+OF_APP = ("config", "components", "dead_letters", "replay_takers", "expired_letters", "runs")
 """Keys of which an app has one each."""
 GLOBALS = {
     "redis", "KEYS", "ARGV", "bit", "struct", "string", "table", "math", "unpack", "tonumber", "tostring", "ipairs", "next",
@@ -187,7 +188,7 @@ def test_keys_have_the_type_the_commands_want(script: scripts.Script) -> None:
     for command, group, single in calls:
         name = at.get(int(group), "") if group.isdigit() else group or single
         if name in types and command not in ("UNLINK", "DEL", "EXISTS", "PEXPIRE", "PERSIST"):
-            assert types[name] == TYPES[command[0]], f"{command} {name}"
+            assert types[name] == (TYPES.get(command) or TYPES[command[0]]), f"{command} {name}"
 
 
 def test_key_patterns_of_header_match_python_keys(script: scripts.Script) -> None:
@@ -201,6 +202,10 @@ def test_key_patterns_of_header_match_python_keys(script: scripts.Script) -> Non
             continue
         if slot.name == "replays":
             assert slot.patterns == (keys.replays("app", "<spout_id>"),)
+            continue
+        if slot.name == "lease":
+            assert slot.patterns == ("acker:{app}:lane:<lane>",)
+            assert keys.lane("app", 7) == "acker:{app}:lane:7"
             continue
         if slot.name == "turn":
             assert slot.patterns == ("acker:{app}:turn:<run>:<number>",)
@@ -251,7 +256,7 @@ def test_errors_of_header_are_those_raised_by_the_body(script: scripts.Script) -
 
 
 def test_a_script_of_a_shard_checks_the_generation_first(script: scripts.Script) -> None:
-    without = ("open", "configure", "component", "claim_bin", "close_turn", "expire_letters")
+    without = ("open", "configure", "component", "claim_bin", "close_turn", "expire_letters", "hold_lane")
     if script.name in without or script.name.endswith("_state"):
         return
     assert script.args[0] == "generation"
@@ -301,6 +306,9 @@ def test_library_calls_pass_keys_and_args_of_the_header() -> None:
     acker.confirm(acker.poll())
     acker.stats()
     acker.inspect(3)
+    lease = app_of(acker).lease(lane=0, run_id="run")
+    lease.acquire()
+    lease.release()
     turn = app_of(acker).turn("run", 1)
     turn.claim(0, b"digest")
     turn.close()
