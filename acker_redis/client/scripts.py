@@ -19,9 +19,10 @@ from acker_redis.errors import ScriptFailedError
 from acker_redis.version import VERSION
 
 NAMES = (
-    "init", "ack", "fail", "reset_timeout", "rotate", "expire", "sweep", "open", "configure", "component", "name_component",
-    "hold_lane", "confirm", "claim_bin", "close_turn", "settle", "open_state", "load_state", "read_state", "write_state", "commit_state",
-    "fold_state", "close_state", "end_state", "check_state", "empty_state", "forget_state", "expire_letters",
+    "init", "ack", "fail", "reset_timeout", "rotate", "expire", "sweep", "open", "configure", "component",
+    "name_component", "hold_lane", "confirm", "claim_bin", "close_turn", "settle", "open_state", "load_state",
+    "read_state", "write_state", "commit_state", "fold_state", "close_state", "end_state", "check_state", "empty_state",
+    "forget_state", "expire_letters",
 )  # fmt: skip
 
 REPORTS = ("dashboard", "pending", "latency", "root", "dead_letters", "exporter")
