@@ -38,7 +38,7 @@ _STATES: tuple[State, ...] = ("waiting", "owned", "failed", "closed")
 _WITH_OWNER = ("owned", "closed")
 _COUNTERS = (
     "unowned", "inits", "acks", "fails", "acked", "failed", "timed_out", "orphaned", "closed", "duplicate_inits",
-    "deduplicated", "late_updates",
+    "deduplicated", "late_updates", "released",
 )  # fmt: skip
 
 _CALLS_AT_ONCE = 32

@@ -69,17 +69,18 @@ class Ack:
 
 @dataclass(frozen=True)
 class Fail:
-    """Fails by one component, or without component, with one text: roots."""
+    """Fails by one component, or without component, with one text: roots. Released are those on which no work failed."""
 
     script: ClassVar[str] = "fail"
 
     batch: Blocks
     detail: bytes
     component: str | None
+    released: bool = False
 
     def arguments(self, component: int, *, first: bool) -> tuple[Argument, ...]:
         """Return the script's arguments before the roots."""
-        return component, self.detail
+        return component, self.detail, int(self.released)
 
 
 @dataclass(frozen=True)
@@ -140,11 +141,12 @@ class Ledger:
         """Make an update of acks with a key each. Of acks with equal root and key, the first applies."""
         return KeyedAcks.distinct(roots, record_keys, vals, component)
 
-    def fail(self, roots: UInt64Array, reason: str | None, component: str | None) -> Fail:
+    def fail(self, roots: UInt64Array, reason: str | None, component: str | None, *, released: bool = False) -> Fail:
         """Make an update of fails, each root once. The text of the reason is cut to REASON_CHARS."""
         if reason is not None and not isinstance(reason, str):
             raise BadBatchError(f"reason={reason!r} is not a text. Pass a str, or None.")
-        return Fail(Blocks.from_roots(roots), (reason or "")[:REASON_CHARS].encode(errors="replace"), component)
+        detail = (reason or "")[:REASON_CHARS].encode(errors="replace")
+        return Fail(Blocks.from_roots(roots), detail, component, released)
 
     def send(self, updates: Sequence[Update], idempotency_key: str | None) -> Applied:
         """Send updates under one idempotency key, pipelined.
@@ -188,6 +190,14 @@ class Ledger:
                 else:  # our own first try, whose reply was lost
                     applied += len(piece.roots)
         return Applied(applied, duplicate)
+
+    def release(self, roots: Int64Array, reason: str, idempotency_key: str | None = None) -> Applied:
+        """Fail roots that a run gives back because no work on them failed. Metrics don't count them as failures.
+
+        Raises:
+            IdempotencyKeyReusedError, AckerError: as `send`.
+        """
+        return self.send([self.fail(roots.view(np.uint64), reason, None, released=True)], idempotency_key)
 
     def settle(
         self, roots: UInt64Array, vals: UInt64Array, spout_id: int, age_ms: int, idempotency_key: str

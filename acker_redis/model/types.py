@@ -80,7 +80,7 @@ class Stats(NamedTuple):
         acks: ack updates applied, after combining equal roots, without late ones.
         fails: fail updates applied, without late ones.
         acked: roots completed.
-        failed: roots failed by an operator or sink.
+        failed: roots failed by an operator or sink, or released.
         timed_out: owned roots that expired.
         orphaned: roots that expired without owner. Either their init was lost, or an ack or fail arrived after the root had
             left the ledger (acked, timed out, or closed and gone). Such an update looks like one before the init.
@@ -89,6 +89,8 @@ class Stats(NamedTuple):
         late_updates: acks, fails and `reset_timeout` that changed nothing. Their root has failed and its block still exists
             (at least message_timeout_secs), or was acked and other roots of its block still exist. Also counts
             `reset_timeout` of unknown roots.
+        released: failed roots on which no work failed. A run released them, because they wait for its whole output, are left by
+            a run that is over, or because it ended.
         unconfirmed_outcomes: stream entries of outcomes that are not confirmed yet.
         last_rotation_ms: milliseconds since the oldest of the shards' last ticks. Grows if no rotator runs.
         tick_ms: time between two ticks, in milliseconds.
@@ -108,6 +110,7 @@ class Stats(NamedTuple):
     duplicate_inits: int
     deduplicated: int
     late_updates: int
+    released: int
     unconfirmed_outcomes: int
     last_rotation_ms: int
     tick_ms: int

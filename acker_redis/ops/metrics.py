@@ -28,7 +28,8 @@ BOUNDS_MS = (
 )  # fmt: skip
 """Bounds of ages, the same as in lua/lib/outcomes.lua."""
 
-_OUTCOMES = ("acked", "failed", "timed_out")
+_OUTCOMES = ("acked", "failed", "timed_out", "released")
+"""Outcomes of roots. The server counts released ones as failed, too."""
 _APP = ("app",)
 _COUNTED_TEXTS = (
     "Tuples emitted, by stream.",
@@ -143,7 +144,8 @@ def _families(states: Sequence[AppState]) -> Iterator[Metric]:
     }
     for state in states:
         for outcome in _OUTCOMES:
-            settled.add_metric((state.app, outcome), state.counters[outcome])
+            count = state.counters[outcome] - (state.counters["released"] if outcome == "failed" else 0)
+            settled.add_metric((state.app, outcome), count)
         begun.add_metric((state.app,), state.counters["inits"])
         late.add_metric((state.app,), state.counters["late_updates"])
         orphaned.add_metric((state.app,), state.counters["orphaned"])

@@ -86,7 +86,7 @@ class LeftoverRoots:
         roots = roots[np.isin(of_spout_ids, list(self.spout_ids))]
         roots = roots[~self._in_flight(roots)]
         if len(roots):
-            self.failed += self._acker.fail_many(roots, reason=_LEFT).applied
+            self.failed += app_of(self._acker).ledger.release(roots, _LEFT).applied
 
 
 @contextmanager
@@ -201,7 +201,7 @@ class Leaving:
         in_ledger = self._acker.inspect_many(roots)
         owned = roots[[root is not None and root.state == "owned" for root in in_ledger]]
         if len(owned):
-            self._acker.fail_many(owned, reason=_ENDED)
+            app_of(self._acker).ledger.release(owned, _ENDED)
 
     def _drain(self, spout_id: int, spout_ids: set[int]) -> None:
         """Confirm outcomes that wait for a spout, and those that it received but did not confirm."""

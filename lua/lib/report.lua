@@ -210,8 +210,8 @@ local function open_app(app)
 end
 
 local COUNTERS = {
-  'inits', 'acked', 'failed', 'timed_out', 'acks', 'fails', 'orphaned', 'closed', 'unowned', 'late_updates', 'deduplicated',
-  'duplicate_inits',
+  'inits', 'acked', 'failed', 'timed_out', 'released', 'acks', 'fails', 'orphaned', 'closed', 'unowned', 'late_updates',
+  'deduplicated', 'duplicate_inits',
 }
 local SAMPLED = 4
 local RING_OF_SAMPLES = 60

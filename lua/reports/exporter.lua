@@ -14,7 +14,7 @@ Returns
 ]]
 --- @include "lib/report"
 --- @include "lib/programs"
-local BLOCKS = 2000
+local BLOCKS, EXPORTED = 2000, 5
 
 local metrics = {}
 local function say(app, name, value)
@@ -25,11 +25,12 @@ end
 local apps = apps_here(nil)
 for _, app in ipairs(apps) do
   if open_app(app) then
-    count_app(app, SAMPLED)
+    count_app(app, EXPORTED)
+    app.counters.failed = app.counters.failed - app.counters.released
     local sample = sample_pending(app, BLOCKS / #apps, 4)
     say(app, 'shards_lost', app.lost)
     say(app, 'pending', app.pending)
-    for i = 1, SAMPLED do say(app, COUNTERS[i] .. '_total', app.counters[COUNTERS[i]]) end
+    for i = 1, EXPORTED do say(app, COUNTERS[i] .. '_total', app.counters[COUNTERS[i]]) end
     if app.rotated_ms then say(app, 'rotation_age_seconds', math.max(0, NOW - app.rotated_ms) / 1000) end
     if sample.oldest.start then say(app, 'oldest_pending_age_seconds', math.max(0, NOW - sample.oldest.start) / 1000) end
     local dead = ask('XLEN', 'acker:{' .. app.name .. '}:dead_letters')

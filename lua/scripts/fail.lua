@@ -19,6 +19,7 @@ ARGV
   digest      hash of the batch's content, 8 bytes
   component   number of the component that fails. 0 for none, so that the root keeps its last component
   detail      reason for people, empty for none. Not kept for a root that still waits for its init
+  released  1 if a run gives the roots back and no work on them failed, else 0. Those that settle here are counted apart
   updates     (block number 8 bytes, mask 4 bytes) x n, blocks distinct; at most 300 roots in all
 Returns
   status      APPLIED 0, SEEN 1, REUSED 2
@@ -31,7 +32,7 @@ Errors
 --- @include "lib/dedup"
 --- @include "lib/outcomes"
 local ledger, meta, stats, latency = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local generation, idempotency_key, digest, component, detail, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6]
+local generation, idempotency_key, digest, component, detail, released, updates = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
 local shard = open_shard(meta, generation)
 if not shard then return lost() end
@@ -133,6 +134,7 @@ write_ages(latency, 'failed', ages)
 if #settled > 0 then
   redis.call('HINCRBY', stats, 'failed', #settled)
   redis.call('HINCRBY', stats, 'closed', #settled)
+  if released == '1' then redis.call('HINCRBY', stats, 'released', #settled) end
 end
 if late > 0 then redis.call('HINCRBY', stats, 'late_updates', late) end
 if unowned > 0 then redis.call('HINCRBY', stats, 'unowned', unowned) end

@@ -33,6 +33,13 @@ def test_an_owned_root_fails_at_once_and_is_closed_in_the_nursery(lab, tick: int
     )
 
 
+def test_roots_that_are_released_are_counted_apart_once_they_settle(lab) -> None:
+    shard = lab()
+    shard.put(1, 5)
+    assert shard.fail(1, 2, detail="held back", released=True) == [APPLIED, 2]
+    assert shard.state().stats == {"fails": 2, "failed": 1, "closed": 1, "released": 1}
+
+
 @pytest.mark.parametrize("tick", [TICK - 3, TICK - 1, TICK])
 def test_a_fail_of_a_closed_root_is_late(lab, tick: int) -> None:
     shard = lab()

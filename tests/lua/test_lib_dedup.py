@@ -11,7 +11,7 @@ SEEN, REUSED = 1, 2
 UPDATES: dict[str, tuple[Any, ...]] = {
     "init": (7, 0, pack_pairs((1, 5), (2, 0))),
     "ack": (0, "", pack_pairs((1, 5))),
-    "fail": (0, "", pack_updates(1)),
+    "fail": (0, "", 0, pack_updates(1)),
 }
 
 

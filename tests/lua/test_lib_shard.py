@@ -10,7 +10,7 @@ from tests.support.seeding import DIGEST, IDEMPOTENCY_KEY, TICK, pack_pairs, pac
 CALLS: dict[str, tuple[Any, ...]] = {
     "init": (IDEMPOTENCY_KEY, DIGEST, 7, 0, 0, pack_pairs((1, 5))),
     "ack": (IDEMPOTENCY_KEY, DIGEST, 0, pack_pairs((1, 5))),
-    "fail": (IDEMPOTENCY_KEY, DIGEST, 0, "", pack_updates(1)),
+    "fail": (IDEMPOTENCY_KEY, DIGEST, 0, "", 0, pack_updates(1)),
     "reset_timeout": (pack_updates(1),),
     "settle": (IDEMPOTENCY_KEY, DIGEST, 7, 0, pack_settles(1)),
     "rotate": (1,),

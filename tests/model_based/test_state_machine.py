@@ -256,7 +256,7 @@ class AckerMachine(RuleBasedStateMachine):
 
 COUNTERS = (
     "inits", "acks", "fails", "acked", "failed", "timed_out", "orphaned", "closed", "duplicate_inits", "deduplicated",
-    "late_updates",
+    "late_updates", "released",
 )  # fmt: skip
 
 

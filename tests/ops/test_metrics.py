@@ -48,6 +48,7 @@ def test_rotator_exports_the_figures_of_the_dashboard(
     acker.ack_many(roots[:40], roots[:40])
     acker.ack(int(roots[35]), 1)
     acker.fail(int(roots[50]))
+    app_of(acker).ledger.release(roots[51:54], "its run ended")
     acker.dead_letters.add([DeadLetter(1, "run", 5, "failed")])
     process = start_process("rotator", "--redis", real_url, "--metrics", "0")
     wait_until(lambda: "serving metrics url=http://127.0.0.1:" in process.log(), "the metrics are served")
@@ -55,9 +56,10 @@ def test_rotator_exports_the_figures_of_the_dashboard(
     assert samples["acker_up",] == 1, process.log()
     assert samples["acker_roots_settled_total", "orders", "acked"] == 40
     assert samples["acker_roots_settled_total", "orders", "failed"] == 1
+    assert samples["acker_roots_settled_total", "orders", "released"] == 3
     assert samples["acker_roots_begun_total", "orders"] == 100
     assert samples["acker_late_updates_total", "orders"] == 1
-    assert samples["acker_roots_pending", "orders"] == 59
+    assert samples["acker_roots_pending", "orders"] == 56
     assert samples["acker_dead_letters", "orders"] == 1
     assert samples["acker_outcomes_waiting", "orders"] > 0
     assert samples["acker_tick_seconds", "orders"] == 30

@@ -331,8 +331,15 @@ class Lab:
         keyed = b"".join(struct.pack(">qqq", *ack) for ack in acks)
         return self.run("ack", b"", b"", component, keyed, pack_pairs(*sums.items()))
 
-    def fail(self, *roots: int, component: int = 0, detail: str = "", idempotency_key: bytes = IDEMPOTENCY_KEY) -> Any:
-        return self.run("fail", idempotency_key, DIGEST, component, detail, pack_updates(*roots))
+    def fail(
+        self,
+        *roots: int,
+        component: int = 0,
+        detail: str = "",
+        released: bool = False,
+        idempotency_key: bytes = IDEMPOTENCY_KEY,
+    ) -> Any:
+        return self.run("fail", idempotency_key, DIGEST, component, detail, int(released), pack_updates(*roots))
 
     def settle(
         self, *done: int, still_open: Iterable[tuple[int, int]] = (), age_ms: int = 3000, spout_id: int = 7,

@@ -187,7 +187,7 @@ class EmissionRoots:
             "others=%d", self._spout.run_id, len(self._roots) - len(others), unreported, len(others),
         )  # fmt: skip
         self._spout.marks.exempt(others)
-        self._send("release", partial(self._fail, UNREPORTED, None), rows)
+        self._send("release", partial(self._release, UNREPORTED), rows)
 
     def release(self, failed: Iterable[Failure], delay_secs: float = 0.0) -> None:
         """Fail the roots of failed rows, and hold the others, which fail too; see `Marks.hold`.
@@ -198,7 +198,7 @@ class EmissionRoots:
         rows = self._fail_roots_of(failed)
         held = self._roots if rows is None else self._roots[rows]
         self._spout.marks.hold(held, delay_secs)
-        self._send("release", partial(self._fail, HELD, None), rows)
+        self._send("release", partial(self._release, HELD), rows)
 
     def _fail_roots_of(self, failed: Iterable[Failure], *, closes: bool = False) -> Int64Array | None:
         """Fail the roots of failed rows. Return the positions of the others; None: all roots.
@@ -377,6 +377,10 @@ class EmissionRoots:
             component=component,
         )
         self._again_if_lost(fail)
+
+    def _release(self, reason: str, rows: Rows, idempotency_key: str) -> None:
+        ledger = app_of(self._acker).ledger
+        self._again_if_lost(partial(ledger.release, self._roots[rows], reason, idempotency_key))
 
     def _renew(self, rows: Rows, idempotency_key: str) -> None:  # noqa: ARG002
         self._again_if_lost(partial(self._acker.reset_timeout_many, self._roots[rows]))
