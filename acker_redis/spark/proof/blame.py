@@ -22,7 +22,7 @@ from acker_redis.outages import describes_outage, is_outage
 from acker_redis.spark.runtime.jvm import java_errors
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.runtime.worker_errors import acker_error_in, broke_in_a_job, chain_of, is_of_java, text_of
-from acker_redis.spark.worker.failures import Reason, reason_of
+from acker_redis.spark.worker.failures import Reason, component_in, reason_of
 
 _BUS_MS = 60_000
 """How long to wait for Spark's listener bus, which reports the results of jobs."""
@@ -174,6 +174,12 @@ def line_of(error: BaseException) -> str:
     else:
         text = cause_of(error).text if is_of_java(error) else f"{type(error).__name__}: {error}"
     return text.partition("\n")[0]
+
+
+def component_of(exc: BaseException) -> str | None:
+    """Return the operator or sink whose Python function has raised an error in a job. None: another part of the job did."""
+    _, _, last = (text_of(next(filter(is_of_java, chain_of(exc)), exc)) or "").rpartition(_TRACEBACK)
+    return component_in(last)
 
 
 def cause_of(exc: BaseException) -> Reason:

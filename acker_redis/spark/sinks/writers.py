@@ -181,7 +181,7 @@ def write_data_source(
             "pyspark.sql.datasource.DataSource, or use tracker.write for Spark's own formats."
         )
     sink = Sink.add(proof, outputs, "write_data_source", name, tracked)
-    consuming_source = consuming(source)
+    consuming_source = consuming(source, sink.node.name)
     tracked.sparkSession.dataSource.register(consuming_source)
     options = dict(options)  # a copy, because it may write later
 

@@ -22,7 +22,7 @@ from acker_redis.spark.protocol.columns import (
     SHARE,
     STAYS,
 )
-from acker_redis.spark.worker.failures import FailureCollector, as_reason
+from acker_redis.spark.worker.failures import FailureCollector, as_reason, naming
 from acker_redis.spark.worker.process import keep_imports
 
 
@@ -83,7 +83,8 @@ class FlatMapStep:
         for spark_batch in batches:
             batch = spark_batch.rename_columns(list(self.columns)) if self.columns else spark_batch
             input_shares, input_roots = shares.from_arrow(batch.column(SHARE)), batch.column(ROOTS)
-            output = self.execute(batch.drop_columns([SHARE, ROOTS]))
+            with naming(self.component):
+                output = self.execute(batch.drop_columns([SHARE, ROOTS]))
             rows, parents, failed = self._checked(output, batch.num_rows)
             is_childless = np.ones(batch.num_rows, np.bool_)
             if len(failed):

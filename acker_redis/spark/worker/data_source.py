@@ -9,10 +9,16 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 from pyspark.sql.types import StructType
 
 from acker_redis.errors import InexactPipelineError
+from acker_redis.spark.worker.failures import naming
 
 
-def consuming(source: type[DataSource]) -> type[DataSource]:
-    """Derive a data source whose writers must consume their partitions to the end."""
+def consuming(source: type[DataSource], component: str) -> type[DataSource]:
+    """Derive a data source whose writers must consume their partitions to the end.
+
+    Args:
+        source: the user's data source.
+        component: name of the sink, for the errors of its writers.
+    """
 
     class Consuming(source):  # type: ignore[valid-type, misc]
         @classmethod
@@ -21,14 +27,16 @@ def consuming(source: type[DataSource]) -> type[DataSource]:
 
         def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
             inner = source.writer(self, schema, overwrite)
-            return (_ArrowWriter if isinstance(inner, DataSourceArrowWriter) else _RowWriter)(inner, source.name())
+            return (_ArrowWriter if isinstance(inner, DataSourceArrowWriter) else _RowWriter)(
+                inner, source.name(), component
+            )
 
     return Consuming
 
 
 class _Writer:
-    def __init__(self, inner: Any, source: str) -> None:
-        self.inner, self.source = inner, source
+    def __init__(self, inner: Any, source: str, component: str) -> None:
+        self.inner, self.source, self.component = inner, source, component
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self.inner.commit(messages)
@@ -37,7 +45,8 @@ class _Writer:
         self.inner.abort(messages)
 
     def _write(self, rows: Iterator[Any]) -> WriterCommitMessage:
-        message: WriterCommitMessage = self.inner.write(rows)
+        with naming(self.component):
+            message: WriterCommitMessage = self.inner.write(rows)
         if any(not isinstance(row, pa.RecordBatch) or row.num_rows for row in rows):  # rows, or batches of them
             raise InexactPipelineError(
                 f"data source {self.source!r}: its writer returned before it had consumed its partition. Nothing is acked. "

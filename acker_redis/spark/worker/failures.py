@@ -7,7 +7,9 @@ a task that runs again contributes once.
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -15,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from acker_redis.errors import RowFailedError
+from acker_redis.errors import AckerError, RowFailedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.blocks import Blocks, roots_of
 from acker_redis.outages import is_outage
@@ -34,6 +36,9 @@ MAX_REASONS = 1000
 """Number of different reasons kept per task."""
 
 OTHER_REASONS = f"one of more than {MAX_REASONS} reasons in one task"
+
+_NOTE = "Raised by the function of "
+_NOTED = re.compile(rf"^{_NOTE}(.+)$", re.MULTILINE)
 
 _COMPACT_ROOTS = 500_000
 _PER_ARRAY = 16
@@ -190,6 +195,32 @@ class FailureCollector:
 def count_rootless(row_shares: Int64Array, root_counts: npt.NDArray[np.integer[Any]]) -> int:
     """Count the rows that have a share, so they came from a message, but no root."""
     return int(np.count_nonzero((row_shares != 0) & (root_counts == 0)))
+
+
+@contextmanager
+def naming(component: str) -> Iterator[None]:
+    """Add the name of an operator or sink to the exceptions of its function."""
+    try:
+        yield
+    except Exception as exc:
+        note_component(exc, component)
+        raise
+
+
+def note_component(exc: Exception, component: str) -> None:
+    """Add the operator or sink whose function has raised an exception. `component_in` finds it in the traceback."""
+    if not isinstance(exc, AckerError):  # the driver reads its text to the end
+        exc.add_note(f"{_NOTE}{json.dumps(component)}")
+
+
+def component_in(traceback: str) -> str | None:
+    """Return the operator or sink whose function raised the error of a worker's traceback. None: no function did."""
+    *_, noted = ["null", *_NOTED.findall(traceback)]
+    try:
+        component = json.loads(noted)
+    except ValueError:  # a line of the user's own
+        return None
+    return component if isinstance(component, str) else None
 
 
 def reason_of(exc: BaseException, no_retry: NoRetry = ()) -> Reason:

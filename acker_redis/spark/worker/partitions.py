@@ -31,6 +31,7 @@ from acker_redis.spark.worker.failures import (
     Reason,
     as_reason,
     count_rootless,
+    note_component,
     reason_of,
 )
 from acker_redis.spark.worker.process import keep_imports, partition_id
@@ -141,6 +142,8 @@ class PartitionsStep:
             self._fail_refused(collector, consumed, exc)
         except Exception as exc:
             if self.on_error == "raise" or self.only_refused or input_errors:
+                if not input_errors:
+                    note_component(exc, self.component)
                 raise
             self._fail_all(collector, consumed, batches, reason_of(exc, self.no_retry))
         failed = collector.failed_rows()

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from acker_redis import InexactPipelineError, PipelineError, RowFailedError, RowsRefusedError
-from acker_redis.spark import Tracker
+from acker_redis.spark import FlatMapOutput, Tracker
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.worker.failures import OnError
 from acker_redis.spout.retry import RetryPolicy
@@ -370,6 +371,47 @@ def test_flat_map_error_is_not_attributed_to_the_sink(case: MakeCase, sink: str)
     assert ended.acked == set()
     assert "on purpose" in str(ended.error)
     assert all("on purpose" in (letter.detail or "") for letter in ended.letters.values())
+
+
+def refuse_zero(batches: Iterator[pa.RecordBatch], partition: int) -> None:
+    for batch in batches:
+        if 0 in batch["id"].to_pylist():
+            raise ValueError("disk full,\nof rows")
+
+
+def refuse_zero_row(row: dict[str, Any]) -> list[tuple[int, int]]:
+    if row["id"] == 0:
+        raise ValueError("disk full")
+    return [(row["id"], 0)]
+
+
+def refuse_zero_batch(batch: pa.RecordBatch) -> FlatMapOutput:
+    refuse_zero(iter([batch]), 0)
+    return FlatMapOutput(batch, np.arange(batch.num_rows))
+
+
+RAISING: dict[str, Callable[[Case, Tracker, DataFrame], object]] = {
+    "write_partitions": lambda run, tracker, rows: tracker.write_partitions(rows, refuse_zero, name="the store"),
+    "write_data_source": lambda run, tracker, rows: tracker.write_data_source(
+        rows, RowsToFiles, options={"folder": str(run.folder), "fail": "write"}, name="the store"
+    ),
+    "flat_map": lambda run, tracker, rows: tracker.write(
+        tracker.flat_map(rows, refuse_zero_row, CHILD, on_error="raise", name="the store"), run.append()
+    ),
+    "flat_map_arrow": lambda run, tracker, rows: tracker.write(
+        tracker.flat_map_arrow(rows, refuse_zero_batch, "id bigint", name="the store"), run.append()
+    ),
+}
+
+
+@pytest.mark.usefixtures("one_attempt")
+@pytest.mark.parametrize("kind", RAISING)
+def test_function_that_raises_in_a_job_is_named_in_the_letter(case: MakeCase, kind: str) -> None:
+    run = case(n=4)
+    ended = run.done(partial(RAISING[kind], run), retry=ONCE)
+    (letter,) = ended.letters.values()
+    assert (letter.message_id, letter.last_component) == (0, "the store")
+    assert letter.detail is not None and letter.detail.endswith("disk full" + "," * ("," in letter.detail))
 
 
 @pytest.mark.parametrize("source", [RowsToFiles, BatchesToFiles])
