@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from acker_redis.client.client import Client
 from acker_redis.model.config import check_app_name
@@ -60,6 +60,18 @@ class WaitingMessages:
     error: str
 
 
+class FailedRoots(NamedTuple):
+    """Numbers of roots of an app whose last component was the same.
+
+    Attributes:
+        failed: roots that failed.
+        timed_out: roots that timed out.
+    """
+
+    failed: int
+    timed_out: int
+
+
 @dataclass(frozen=True)
 class AppState:
     """State of an app, over all nodes that were asked.
@@ -85,6 +97,8 @@ class AppState:
         failed_runs: number of lanes whose last run ended with an error and that no other run has used since.
         pending_by_component: number of the examined roots, by last component.
         counters: counts since the shards were created, by the names of `Stats`.
+        failed_by_component: roots that failed or timed out since then, without released ones, by last component. Roots that no
+            component has updated are below an empty name.
         topologies: counts of the topologies that ran within the last week, by name.
         state_sizes: sizes of the state of topologies, by task. Without numbers of keys.
         kafka_partitions: progress of consumer groups of Kafka whose drivers ran within the last week, by group and partition.
@@ -112,6 +126,7 @@ class AppState:
     failed_runs: int = 0
     pending_by_component: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
+    failed_by_component: dict[str, FailedRoots] = field(default_factory=dict)
     topologies: list[Counts] = field(default_factory=list)
     state_sizes: list[TaskSize] = field(default_factory=list)
     kafka_partitions: list[KafkaPartition] = field(default_factory=list)
@@ -259,10 +274,14 @@ def _merged(rows: Sequence[dict[str, Any]]) -> AppState:
     """Merge the rows that several nodes returned for an app."""
     worst = min(rows, key=lambda row: SEVERITY.index(row["state"]))
     by_component, counters = Counter[str](), Counter[str]()
+    failures: dict[str, FailedRoots] = {}
     for row in rows:
         counters.update(row["counters"])
         for component in row.get("pending_by_component", ()):
             by_component[component["component"]] += component["count"]
+        for one in row.get("failed_by_component", ()):
+            before = failures.get(one["component"], FailedRoots(0, 0))
+            failures[one["component"]] = FailedRoots(before.failed + one["failed"], before.timed_out + one["timed_out"])
     return AppState(
         app=worst["app"],
         state=worst["state"],
@@ -284,6 +303,7 @@ def _merged(rows: Sequence[dict[str, Any]]) -> AppState:
         failed_runs=sum(row["failed_runs"] for row in rows),
         pending_by_component=dict(by_component.most_common()),
         counters=dict(counters),
+        failed_by_component=failures,
         topologies=[
             counts
             for row in rows

@@ -124,6 +124,10 @@ class MetricsServer:
 def _families(states: Sequence[AppState]) -> Iterator[Metric]:
     settled = CounterMetricFamily("acker_roots_settled", "Roots that got their outcome.", labels=("app", "outcome"))
     begun = CounterMetricFamily("acker_roots_begun", "Roots that got their owner.", labels=_APP)
+    by_component = CounterMetricFamily(
+        "acker_failed_roots", "Roots that failed or timed out, without released ones, by their last component.",
+        labels=("app", "component", "outcome"),
+    )  # fmt: skip
     late = CounterMetricFamily("acker_late_updates", "Acks and fails of roots that had settled.", labels=_APP)
     orphaned = CounterMetricFamily("acker_roots_orphaned", "Roots that expired without owner.", labels=_APP)
     expired = CounterMetricFamily(
@@ -146,6 +150,9 @@ def _families(states: Sequence[AppState]) -> Iterator[Metric]:
         for outcome in _OUTCOMES:
             count = state.counters[outcome] - (state.counters["released"] if outcome == "failed" else 0)
             settled.add_metric((state.app, outcome), count)
+        for component, roots in state.failed_by_component.items():
+            by_component.add_metric((state.app, component, "failed"), roots.failed)
+            by_component.add_metric((state.app, component, "timed_out"), roots.timed_out)
         begun.add_metric((state.app,), state.counters["inits"])
         late.add_metric((state.app,), state.counters["late_updates"])
         orphaned.add_metric((state.app,), state.counters["orphaned"])
@@ -166,7 +173,7 @@ def _families(states: Sequence[AppState]) -> Iterator[Metric]:
         for name, value in values.items():
             if value is not None:
                 gauges[name].add_metric((state.app,), value)
-    yield from (settled, begun, late, orphaned, expired, in_state, *gauges.values())
+    yield from (settled, by_component, begun, late, orphaned, expired, in_state, *gauges.values())
 
 
 def _topologies(states: Sequence[AppState]) -> Iterator[Metric]:

@@ -33,14 +33,16 @@ local function take_expired(expired, number, block, now)
 end
 
 local function write_expired(first, lanes, ledger, meta, stats, latency, expired)
-  local names, ages = {}, {}
+  local names, ages, components = {}, {}, {}
   if #expired.gone > 0 then redis.call('HDEL', ledger, unpack(expired.gone)) end
   for _, row in ipairs(expired.timed_out) do
     local spout_id = row[2]
     write_failed(KEYS[first + spout_id % lanes], row[1], spout_id, 'timeout', '', row[3], component_name(meta, names, row[4]))
     ages[row[3]] = (ages[row[3]] or 0) + 1
+    components[row[4]] = (components[row[4]] or 0) + 1
   end
   write_ages(latency, 'timed_out', ages)
+  write_components(stats, 'timed_out', components)
   if #expired.timed_out > 0 then redis.call('HINCRBY', stats, 'timed_out', #expired.timed_out) end
   if expired.orphaned > 0 then
     redis.call('HINCRBY', stats, 'orphaned', expired.orphaned)

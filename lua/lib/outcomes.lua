@@ -52,6 +52,11 @@ local function component_name(meta, cache, number)
   return cache[number]
 end
 
+-- Counts failed or timed-out roots by their last component.
+local function write_components(stats, outcome, counts)
+  for component, n in pairs(counts) do redis.call('HINCRBY', stats, outcome .. ':' .. component, n) end
+end
+
 local function write_failed(stream, root, spout_id, reason, detail, age_ms, last_component)
   local hi, lo = unpack_bytes('>I4I4', root)
   local hex = string.format('%08x%08x', hi, lo)

@@ -250,7 +250,13 @@ local function count_app(app, counted)
     if i <= SAMPLED then app.rates[name] = 0 end
   end
   for _, shard in ipairs(app.shards) do
-    local values, before = ask('HMGET', shard.prefix .. 'stats', unpack(COUNTERS, 1, counted)) or {}, sample_before(shard)
+    local values, before = {}, sample_before(shard)
+    if counted < #COUNTERS then
+      values = ask('HMGET', shard.prefix .. 'stats', unpack(COUNTERS, 1, counted)) or {}
+    else
+      shard.stats = as_table(ask('HGETALL', shard.prefix .. 'stats') or {})
+      for i, name in ipairs(COUNTERS) do values[i] = shard.stats[name] end
+    end
     local secs = math.max(1, (NOW - before[1]) / 1000)
     for i = 1, counted do
       local name, value = COUNTERS[i], tonumber(values[i] or 0) or 0
@@ -278,6 +284,26 @@ local function component_of(shard, number)
     shard.names[number] = clean(ask('HGET', shard.prefix .. 'meta', 'component:' .. number) or number)
   end
   return shard.names[number]
+end
+
+-- The components in which roots failed or timed out, those with most of them first. `count_app` has counted everything.
+local function failures_of(app)
+  local by_number, found = {}, {}
+  for _, shard in ipairs(app.shards) do
+    for name, count in pairs(shard.stats) do
+      local outcome, number = string.match(name, '^([a-z_]+):(%d+)$')
+      if (outcome == 'failed' or outcome == 'timed_out') and tonumber(number) <= 255 then
+        if not by_number[number] then
+          by_number[number] = {component = component_of(shard, tonumber(number)), failed = 0, timed_out = 0}
+          found[#found + 1] = by_number[number]
+        end
+        by_number[number][outcome] = by_number[number][outcome] + (tonumber(count) or 0)
+      end
+    end
+  end
+  local function all_of(row) return row.failed + row.timed_out end
+  table.sort(found, function(a, b) return all_of(a) > all_of(b) or (all_of(a) == all_of(b) and a.component < b.component) end)
+  return found
 end
 
 -- Call a function for the pending roots of a block, once per last component: with one of the roots, their spout_id and start,

@@ -381,6 +381,8 @@ local function explain_group(group, lines)
   explain_commits(known, has_ended, lines)
 end
 
+local FAILURES = 10
+
 local function more_of(app, lines)
   local counters = app.counters
   lines[#lines + 1] = ''
@@ -390,6 +392,14 @@ local function more_of(app, lines)
   wrapped(string.format('so far    %d inits, %d acked, %d failed, %d timed out; %d late, %d deduplicated, %d orphaned, %d wait for their init',
     counters.inits, counters.acked, counters.failed, counters.timed_out, counters.late_updates, counters.deduplicated,
     counters.orphaned, counters.unowned), lines)
+  local failures = failures_of(app)
+  local parts = {}
+  for i = 1, math.min(FAILURES, #failures) do
+    local row = failures[i]
+    parts[i] = string.format('%s %d failed, %d timed out', component_text(row.component), row.failed, row.timed_out)
+  end
+  if #failures > FAILURES then parts[FAILURES + 1] = #failures - FAILURES .. ' other components' end
+  if #parts > 0 then wrapped('failures  ' .. table.concat(parts, '; '), lines) end
   local retention = ask('HGET', 'acker:{' .. app.name .. '}:limits', 'dead_letter_days')
   local days = tonumber(retention)
   if app.dead and (days or app.expired_letters > 0) then
@@ -434,6 +444,7 @@ if words['--json'] then
     for n, component in ipairs(app.sample.components) do
       components[n] = {component = component.name, count = component.count}
     end
+    local failures = failures_of(app)
     local topologies = {}
     local uncounted = {}
     for n, begun in ipairs(app.uncounted) do
@@ -452,6 +463,7 @@ if words['--json'] then
       failed_per_min = app.rates.failed * 60, oldest_ms = app.sample.oldest.start and NOW - app.sample.oldest.start,
       waiting = app.lag, rotated_ms_ago = app.rotated_ms and NOW - app.rotated_ms, tick_ms = app.tick_ms, memory_bytes = app.memory,
       dead_letters = app.dead, expired_letters = app.expired_letters or nil, failed_runs = #app.failed_runs, counters = app.counters, pending_by_component = #components > 0 and components or nil,
+      failed_by_component = #failures > 0 and failures or nil,
       topologies = #topologies > 0 and topologies or nil, state_sizes = state_sizes_of(app),
       kafka_partitions = #partitions > 0 and partitions or nil,
       uncounted = #uncounted > 0 and uncounted or nil,

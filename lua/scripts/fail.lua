@@ -124,17 +124,22 @@ end
 redis.call('SADD', KEYS[dedup + shard.nursery], idempotency_key, idempotency_key .. digest)
 if #sets > 0 then redis.call('HSET', ledger, unpack(sets)) end
 if #cohort > 0 then redis.call('ZADD', KEYS[bucket + shard.nursery], now, table.concat(cohort)) end
-local names, ages = {}, {}
+local names, ages, components = {}, {}, {}
 for _, row in ipairs(settled) do
   write_failed(KEYS[failed + row.spout_id % shard.lanes], row.root, row.spout_id, 'failed', detail, row.age,
     component_name(meta, names, row.component))
   ages[row.age] = (ages[row.age] or 0) + 1
+  components[row.component] = (components[row.component] or 0) + 1
 end
 write_ages(latency, 'failed', ages)
 if #settled > 0 then
   redis.call('HINCRBY', stats, 'failed', #settled)
   redis.call('HINCRBY', stats, 'closed', #settled)
-  if released == '1' then redis.call('HINCRBY', stats, 'released', #settled) end
+  if released == '1' then
+    redis.call('HINCRBY', stats, 'released', #settled)
+  else
+    write_components(stats, 'failed', components)
+  end
 end
 if late > 0 then redis.call('HINCRBY', stats, 'late_updates', late) end
 if unowned > 0 then redis.call('HINCRBY', stats, 'unowned', unowned) end

@@ -220,12 +220,14 @@ if acked_count > 0 then
   redis.call('HINCRBY', stats, 'acked', acked_count)
 end
 if #failed_rows > 0 then
-  local names = {}
+  local names, components = {}, {}
   for _, row in ipairs(failed_rows) do
     write_failed(KEYS[failed + spout_id % shard.lanes], row[1], spout_id, 'failed', '', row[2], component_name(meta, names, row[3]))
     failed_ages[row[2]] = (failed_ages[row[2]] or 0) + 1
+    components[row[3]] = (components[row[3]] or 0) + 1
   end
   write_ages(latency, 'failed', failed_ages)
+  write_components(stats, 'failed', components)
   redis.call('HINCRBY', stats, 'failed', #failed_rows)
   redis.call('HINCRBY', stats, 'closed', #failed_rows)
 end

@@ -23,6 +23,7 @@ def test_owned_root_on_death_row_times_out(lab) -> None:
         failed={0: [Failure(-1, 7, "timeout", shard.age(owned), "count")]},
         stats={"timed_out": 1},
     )
+    assert shard.state().by_component == {"timed_out:3": 1}
 
 
 @pytest.mark.parametrize("flags", [WAITING, FAILED], ids=["waiting", "failed before its init"])

@@ -33,11 +33,24 @@ def test_an_owned_root_fails_at_once_and_is_closed_in_the_nursery(lab, tick: int
     )
 
 
+def test_failed_roots_are_counted_by_their_last_component(lab) -> None:
+    shard = lab()
+    for root in (1, 2, 4):
+        shard.put(root, 5, component=2)
+    shard.put(3, 5)
+    shard.fail(1, 4, component=4)
+    shard.fail(2, idempotency_key=b"2")
+    shard.fail(3, idempotency_key=b"3")
+    shard.fail(9, component=4, idempotency_key=b"4")  # waits for its init
+    assert shard.state().by_component == {"failed:4": 2, "failed:2": 1, "failed:0": 1}
+
+
 def test_roots_that_are_released_are_counted_apart_once_they_settle(lab) -> None:
     shard = lab()
     shard.put(1, 5)
     assert shard.fail(1, 2, detail="held back", released=True) == [APPLIED, 2]
     assert shard.state().stats == {"fails": 2, "failed": 1, "closed": 1, "released": 1}
+    assert shard.state().by_component == {}, "nothing failed"
 
 
 @pytest.mark.parametrize("tick", [TICK - 3, TICK - 1, TICK])

@@ -118,6 +118,7 @@ def test_root_failed_before_its_init_fails_at_init(lab, val: int, component_name
         dedup=shard.deduplicated(),
         stats={"inits": 1, "failed": 1, "closed": 1},
     )
+    assert shard.state().by_component == {"failed:3": 1}
 
 
 @pytest.mark.parametrize(

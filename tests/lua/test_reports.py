@@ -29,6 +29,7 @@ from acker_redis.store.topology_counts import Counts
 from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server
 from benchmarks import cluster
+from tests.support.rounds import expire_all
 from tests.support.servers import REDIS7, VALKEY, required, wait_for_replica
 from tests.support.users import log_in, rules_for
 
@@ -267,6 +268,24 @@ def test_the_dashboard_of_one_app_says_more(real_url: str, make: Callable[..., A
     assert report(real_url, "dashboard", "nobody").endswith(NO_APP)
     for wrong in (["a", "b"], ["--jsn"], ["two words"], ["x" * 65]):
         assert report(real_url, "dashboard", *wrong).startswith("usage: redis-cli --raw FCALL_RO acker_dashboard 0")
+
+
+def test_dashboard_of_an_app_counts_failures_by_last_component(real_url: str, make: Callable[..., Acker]) -> None:
+    acker = make("orders")
+    roots = acker.new_roots(100)
+    acker.init_many(roots, roots, 1)
+    acker.fail_many(roots[:7], component="parse")
+    acker.fail_many(roots[7:9])
+    acker.ack_many(roots[9:12], roots[:3], component="write")
+    for first in range(20, 40, 2):
+        acker.fail(int(roots[first]), component=f"sink {first}")
+    assert expire_all(acker) == 81
+    shown = report(real_url, "dashboard", "orders")
+    assert "failures (no component yet) 2 failed, 78 timed out; parse 7 failed, 0 timed out; write 0 failed" in shown
+    assert "3 other components" in shown
+    (row,) = json.loads(report(real_url, "dashboard", "orders", "--json"))["apps"]
+    assert row["failed_by_component"][1] == {"component": "parse", "failed": 7, "timed_out": 0}
+    assert len(row["failed_by_component"]) == 13
 
 
 def test_dashboard_of_an_app_shows_the_retention_of_its_letters(

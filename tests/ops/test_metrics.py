@@ -47,7 +47,7 @@ def test_rotator_exports_the_figures_of_the_dashboard(
     acker.init_many(roots, roots, 0)
     acker.ack_many(roots[:40], roots[:40])
     acker.ack(int(roots[35]), 1)
-    acker.fail(int(roots[50]))
+    acker.fail(int(roots[50]), component="parse")
     app_of(acker).ledger.release(roots[51:54], "its run ended")
     acker.dead_letters.add([DeadLetter(1, "run", 5, "failed")])
     process = start_process("rotator", "--redis", real_url, "--metrics", "0")
@@ -57,6 +57,7 @@ def test_rotator_exports_the_figures_of_the_dashboard(
     assert samples["acker_roots_settled_total", "orders", "acked"] == 40
     assert samples["acker_roots_settled_total", "orders", "failed"] == 1
     assert samples["acker_roots_settled_total", "orders", "released"] == 3
+    assert samples["acker_failed_roots_total", "orders", "parse", "failed"] == 1
     assert samples["acker_roots_begun_total", "orders"] == 100
     assert samples["acker_late_updates_total", "orders"] == 1
     assert samples["acker_roots_pending", "orders"] == 56

@@ -6,7 +6,7 @@ The layout of keys and blocks is spelled here a second time, apart from the libr
 import struct
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
@@ -200,7 +200,8 @@ class State:
     """Everything a shard holds. Slots, lanes and fields that hold nothing are left out.
 
     Roots that are alone in their blocks stand in `ledger`, shared blocks in `blocks`. The counter `unowned` is left out:
-    seeds don't keep it, and the state machine compares it after every step.
+    seeds don't keep it, and the state machine compares it after every step. So are the counters by component, which stand
+    in `by_component` and aren't compared.
     """
 
     ledger: dict[int, AloneBlock]
@@ -212,6 +213,7 @@ class State:
     stats: dict[str, int]
     meta: dict[str, Any]
     others: set[bytes]
+    by_component: dict[str, int] = field(default_factory=dict, compare=False)
 
 
 OUTCOMES = ("acked", "failed", "timed_out")
@@ -379,7 +381,8 @@ class Lab:
             dedup=_filled(set(next(replies)) for _ in keys["dedup"]),
             acked=_filled(sorted(_done(fields) for _, fields in next(replies)) for _ in keys["acked"]),
             failed=_filled([_failure(fields) for _, fields in next(replies)] for _ in keys["failed"]),
-            stats={k.decode(): int(v) for k, v in stats.items() if k != b"unowned"},
+            stats={k.decode(): int(v) for k, v in stats.items() if k != b"unowned" and b":" not in k},
+            by_component={k.decode(): int(v) for k, v in stats.items() if b":" in k},
             meta={k.decode(): _number(v.decode()) for k, v in meta.items()},
             others=set(next(replies)) - known,
         )
