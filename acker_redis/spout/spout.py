@@ -385,6 +385,10 @@ class Spout:
         if self.place is None:
             return letters
         places = self.place([letter.message_id for letter in letters])
+        known = self.state.dead_letters
+        for letter, place in zip(letters, places, strict=True):
+            if letter.message_id in known:
+                known[letter.message_id] = known[letter.message_id]._replace(place=place)
         return [letter._replace(place=place) for letter, place in zip(letters, places, strict=True)]
 
     def _with_payloads(self, letters: list[DeadLetter]) -> list[DeadLetter]:

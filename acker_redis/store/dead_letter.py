@@ -1,5 +1,6 @@
 """Types of dead letters, and a filter for them."""
 
+import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
@@ -34,8 +35,9 @@ class DeadLetter(NamedTuple):
         first_secs: time of the first emission by the spout's clock, in seconds since 1970.
         replay: place that a replay reads the message from: the `payload` here, its `source`, or the source of its `run` as
             long as that run continues. None: the letter can't be replayed. Look the message up by `message_id`.
-        place: position of the message in its source, as JSON, if its ids mean nothing outside of the run. For Kafka, that
-            is group, topic, topic_id, partition and offset. A range of lost records also has `until`.
+        place: position of the message in its source, as JSON. For Kafka, that is group, topic, topic_id, partition and offset,
+            and its message id means nothing outside of the run. A range of lost records also has `until`. For `read_files`
+            without an id column, it is `file` and `row`, or None if that takes too long to find out.
         unwritten: True if the run has output `whole`, and has not written it: the run continues, or it ended without. The
             next run of the app and spout_id that writes its output removes the letter, because it processed the message, too.
     """
@@ -53,6 +55,16 @@ class DeadLetter(NamedTuple):
     replay: str | None = None
     place: str | None = None
     unwritten: bool = False
+
+    @property
+    def is_of_kafka(self) -> bool:
+        """True if the message was read from Kafka, where a record is known by its place, and not by the message id."""
+        if self.place is None:
+            return False
+        try:
+            return set(json.loads(self.place)) != {"file", "row"}
+        except (ValueError, TypeError):  # of somebody else: it's not known what its message id means
+            return True
 
 
 def check_time(name: str, moment: object) -> None:

@@ -97,7 +97,7 @@ class SelectedLetters:
     def _why_left(self, letter: DeadLetter, *, is_requested: bool) -> str | None:
         if letter.spout_id != self._spout_id:
             return "of_other_spout_ids"
-        if letter.place is not None:
+        if letter.is_of_kafka:
             return "of_kafka"
         if letter.unwritten:
             return "of_unwritten_output"

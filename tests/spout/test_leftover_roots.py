@@ -172,7 +172,7 @@ def test_failed_run_leaves_no_roots_and_shows_its_error(real_url: str, acker: Ac
     assert "orders RUN FAILED since" in text
     assert "run failed ended with ValueError: the driver's own mistake. Fix the cause, and start it again" in text
     assert re.search(
-        r"lane 0 0 entries of outcomes wait; asked for .* run failed failed at ..:..:..Z with ValueError", text
+        r"lane 0 0 entries of outcomes wait; polled .* run failed failed at ..:..:..Z with ValueError", text
     )
     acker.admin.rotate()
     (state,) = app_states(app_of(acker).client)

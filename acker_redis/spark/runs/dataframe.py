@@ -41,6 +41,7 @@ from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of
 from acker_redis.spark.runtime.jobs import reading_ids
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.output_modes import Output, check_output
+from acker_redis.spark.sources.file_places import FilePlaces
 from acker_redis.spark.sources.files import check_outside
 from acker_redis.spark.worker.keep_messages import KeepStep
 from acker_redis.spout.in_flight import Emission
@@ -125,12 +126,12 @@ def run_tracked(
             messages that failed with such an exception.
         dead_letter_bytes: longest message that a dead letter keeps as JSON, in bytes, at most 1 MiB; 0: only its id.
         only_dead_letters: filter of the dead letters of one run, such as `DeadLetterFilter(run_id="orders-of-monday")`, whose
-            messages are run with all attempts. Other messages are left out. A letter is deleted once its message was acked
-            or has a new letter, so running again after a crash is safe. Only letters of this `spout_id` that exist at the
-            start count, and their ids must belong to the same messages as in the run that wrote them. Letters stay if
-            `messages` lacks their message, if a spout was asked to replay them, if they are `unwritten`, or if they have a
-            `place`. `RunResult.letters_left` counts them. It can't be combined with output `whole` or an `offset_file`.
-            None: all messages are run.
+            messages are run with all attempts. Other messages are left out. A letter is deleted once its message was acked or
+            has a new letter, so running again after a crash is safe. Only letters of this `spout_id` that exist at the start
+            count, and their ids must belong to the same messages as in the run that wrote them. Letters stay if `messages`
+            lacks their message, if a spout was asked to replay them, if they are `unwritten`, or if their message is a record
+            of Kafka. `RunResult.letters_left` counts them. It can't be combined with output `whole` or an `offset_file`. None:
+            all messages are run.
         max_spout_pending: limit on messages in flight. None: no limit.
         emit_timeout_secs: time after which the jobs of an emission are cancelled, in seconds. The emission is then retried
             in parts until a message whose work never ends is alone, as with a message that kills its worker. Must be
@@ -234,6 +235,7 @@ def run_dataframe(
         spout = Spout(
             acker, run_id, settings.spout_id, settings.retry, settings.max_spout_pending,
             payload=source.payloads if letter_bytes else None,
+            place=None if ids.id_column is not None else FilePlaces.of(messages, partition, offset),
             # Payloads in Redis go with their dead letters. A single message can't be added to an output written as a whole.
             replay=None if keeps or output == "whole" else _ids_of_letters, replays_from=FROM_RUN,
         )  # fmt: skip
