@@ -288,13 +288,14 @@ end
 
 -- The components in which roots failed or timed out, those with most of them first. `count_app` has counted everything.
 local function failures_of(app)
-  local by_number, found = {}, {}
+  local names, by_number, found = {}, {}, {}
+  for name, number in pairs(as_table(ask('HGETALL', 'acker:{' .. app.name .. '}:components') or {})) do names[number] = clean(name) end
   for _, shard in ipairs(app.shards) do
     for name, count in pairs(shard.stats) do
       local outcome, number = string.match(name, '^([a-z_]+):(%d+)$')
       if (outcome == 'failed' or outcome == 'timed_out') and tonumber(number) <= 255 then
         if not by_number[number] then
-          by_number[number] = {component = component_of(shard, tonumber(number)), failed = 0, timed_out = 0}
+          by_number[number] = {component = names[number] or component_of(shard, tonumber(number)), failed = 0, timed_out = 0}
           found[#found + 1] = by_number[number]
         end
         by_number[number][outcome] = by_number[number][outcome] + (tonumber(count) or 0)

@@ -23,8 +23,8 @@ log = logging.getLogger("acker_redis.spark")
 _FIRST_BLOCKS = 64
 """Blocks of each file that are looked at first. Each further step looks at twice as many as were looked at before."""
 
-_MOST_BLOCKS = 100_000_000
-"""Blocks that a run hashes at most, in about two seconds. Then its letters have no places."""
+_MOST_BLOCKS, _PER_FILE = 100_000_000, 1000
+"""Blocks that a run hashes at most, in some seconds. Then its letters have no places. A look at a file costs as many more."""
 
 
 class FilePlaces:
@@ -61,19 +61,21 @@ class FilePlaces:
         if self._seeds is None:
             self._seeds = self._read_seeds()
         found: dict[int, tuple[str, int]] = {}
-        in_block = np.uint64(SLOTS - 1)
-        wanted = np.unique(message_ids & ~in_block)
+        hashed = ~np.uint64(SLOTS - 1)
+        by_block: dict[int, list[int]] = {}
+        for message, block in zip(message_ids.tolist(), (message_ids & hashed).tolist(), strict=True):
+            by_block.setdefault(block, []).append(message)
+        wanted = np.array(sorted(by_block), np.uint64)
         begin, count = 0, _FIRST_BLOCKS
-        while len(wanted) and len(self._files) * count <= self._left:
-            self._left -= len(self._files) * count
+        while len(wanted) and (cost := len(self._files) * (count + _PER_FILE)) <= self._left:
+            self._left -= cost
             blocks = np.arange(begin, begin + count, dtype=np.uint64)
             for file, seed in zip(self._files, self._seeds, strict=True):
-                hashes = np.asarray(hash_longs(blocks, seed=seed)) & ~in_block
+                hashes = np.asarray(hash_longs(blocks, seed=seed)) & hashed
                 for place in np.flatnonzero(np.isin(hashes, wanted)).tolist():
-                    of_block = message_ids[message_ids & ~in_block == hashes[place]]
                     first = (begin + place) << SLOT_BITS
-                    found |= {message: (file, first + message % SLOTS) for message in of_block.tolist()}
-                    wanted = wanted[wanted != hashes[place]]
+                    found |= {message: (file, first + message % SLOTS) for message in by_block[int(hashes[place])]}
+            wanted = np.array([block for block in wanted.tolist() if by_block[block][0] not in found], np.uint64)
             begin, count = begin + count, begin + count
         return found
 

@@ -50,7 +50,7 @@ def test_every_row_is_found_by_its_id(spark: Any, folder: Path) -> None:
 def test_ids_of_nothing_have_no_place_and_cost_a_bounded_search(
     spark: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(file_places, "_MOST_BLOCKS", 3 * 300)
+    monkeypatch.setattr(file_places, "_MOST_BLOCKS", 3 * 3300)
     frame = with_message_id(read_files(spark, str(folder)))
     places = FilePlaces.of(frame, "file", "row")
     assert places is not None
