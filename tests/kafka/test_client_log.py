@@ -10,7 +10,7 @@ from acker_redis.kafka import client, group_member
 from acker_redis.kafka.client import ClientLog
 from acker_redis.kafka.group_member import GroupMember
 from acker_redis.testing import wait_until
-from tests.kafka.test_group_member import driver
+from tests.kafka.test_group_member import driving
 from tests.support.kafka import Broker
 
 FORM = "%s [%s] %s"
@@ -70,11 +70,11 @@ def test_member_of_brokers_that_are_away_logs_one_line_of_a_kind(
     monkeypatch.setattr(ClientLog, "log", counted)
     monkeypatch.setattr(GroupMember, "_complain", noted)
     away = Broker.at("127.0.0.1:1,127.0.0.1:2,127.0.0.1:3")
-    with caplog.at_level(logging.WARNING, "acker_redis.kafka"), driver(away, "t", "billing", log_level=None) as made:
-        made.until(lambda: lines["FAIL member"] > 20 and len(errors) > 20, "the client repeats itself")
+    with caplog.at_level(logging.WARNING, "acker_redis.kafka"), driving(away, "t", "billing", log_level=None) as driver:
+        driver.until(lambda: lines["FAIL member"] > 20 and len(errors) > 20, "the client repeats itself")
 
         def admin_repeats() -> bool:
-            made.member.topics.admin.poll(0)
+            driver.member.topics.admin.poll(0)
             return lines["FAIL admin"] > 3
 
         wait_until(admin_repeats, "the other client repeats itself", timeout_secs=90)

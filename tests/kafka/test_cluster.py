@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from acker_redis.testing import wait_until
-from tests.kafka.test_group_member import Driver, driver, numbered, texts
+from tests.kafka.test_group_member import Driver, driving, numbered, texts
 from tests.support.kafka import Broker, brokers
 
 pytestmark = pytest.mark.server
@@ -32,11 +32,11 @@ def partition_of(node: Broker, topic: str) -> Any:
     return node.admin().list_topics(topic, 60).topics[topic].partitions.get(0)
 
 
-def until(made: Driver, condition: Callable[[], object], what: str, **keeps: Any) -> None:
+def until(driver: Driver, condition: Callable[[], object], what: str, **keeps: Any) -> None:
     """Go on for longer than elsewhere, because a cluster without a quorum takes its time."""
 
     def stepped() -> bool:
-        made.step(**keeps)
+        driver.step(**keeps)
         return bool(condition())
 
     wait_until(stepped, what, timeout_secs=240)
@@ -53,11 +53,11 @@ def test_unclean_election_is_a_lost_range_and_the_records_in_its_place_are_read(
         one, two, three = nodes
         topic = copied_to(three, 1, 2)
         three.produce(topic, numbered(20, 1), **ONCE)
-        with driver(three, topic, "billing", **servers, **{"session.timeout.ms": 6000}) as made:
+        with driving(three, topic, "billing", **servers, **{"session.timeout.ms": 6000}) as driver:
             keeps: dict[str, Any] = {"keeps": lambda value: value == "7"}
 
             def has_committed(offset: int, next_offset: int) -> bool:
-                owned = made.member.owned
+                owned = driver.member.owned
                 return (
                     bool(owned)
                     and owned[0].progress.next == next_offset
@@ -65,29 +65,29 @@ def test_unclean_election_is_a_lost_range_and_the_records_in_its_place_are_read(
                     and (owned[0].commit()[0] == offset)
                 )
 
-            until(made, lambda: has_committed(7, 20), "all are committed", **keeps)
+            until(driver, lambda: has_committed(7, 20), "all are committed", **keeps)
             two.kill()
-            until(made, lambda: list(partition_of(three, topic).isrs) == [1], "node 2 is out", **keeps)
+            until(driver, lambda: list(partition_of(three, topic).isrs) == [1], "node 2 is out", **keeps)
             three.produce(topic, numbered(10, 1, 20), **ONCE)
-            until(made, lambda: has_committed(7, 30), "all are committed", **keeps)
-            assert {value for _, value in made.read} == set(texts(*range(30)))
+            until(driver, lambda: has_committed(7, 30), "all are committed", **keeps)
+            assert {value for _, value in driver.read} == set(texts(*range(30)))
             one.kill()  # two of three are gone
             for _ in range(20):
-                made.step(**keeps)
+                driver.step(**keeps)
             two.start(wait=False)
 
             def node_two_leads() -> bool:
                 return bool(partition_of(three, topic).leader == 2)
 
             if is_noticed_first:
-                until(made, lambda: node_two_leads() and has_committed(7, 20), "the cut is noticed", **keeps)
+                until(driver, lambda: node_two_leads() and has_committed(7, 20), "the cut is noticed", **keeps)
             else:
                 wait_until(node_two_leads, "node 2 leads", timeout_secs=120)
-            read = len(made.read)
+            read = len(driver.read)
             three.produce(topic, numbered(5, 1, 100), **ONCE)
-            until(made, lambda: has_committed(7, 25), "the new records are read", **keeps)
-            assert {value for _, value in made.read[read:]} >= set(texts(*range(100, 105)))
-            owned, offset = made.open[-1]
-            assert (made.member.owned, offset) == ([owned], 7)
+            until(driver, lambda: has_committed(7, 25), "the new records are read", **keeps)
+            assert {value for _, value in driver.read[read:]} >= set(texts(*range(100, 105)))
+            owned, offset = driver.open[-1]
+            assert (driver.member.owned, offset) == ([owned], 7)
             owned.progress.done(offset)
-            until(made, lambda: has_committed(25, 25), "all are committed")
+            until(driver, lambda: has_committed(25, 25), "all are committed")

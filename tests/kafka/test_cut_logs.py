@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from acker_redis.kafka.consumer import consumer_settings
 from acker_redis.kafka.cut_logs import before, cut_at
 from acker_redis.kafka.partition_progress import PartitionProgress
-from tests.kafka.test_group_member import driver, numbered, texts
+from tests.kafka.test_group_member import driving, numbered, texts
 from tests.support.kafka import Broker, broker
 
 
@@ -20,9 +20,9 @@ def test_member_goes_on_where_a_log_was_cut_off() -> None:
     with broker() as node:
         topic = node.topic()
         node.produce(topic, numbered(20, 1))
-        with driver(node, topic, "billing") as made:
-            made.until_lag(topic, 13, **keeps)
-            (owned,) = made.member.owned
+        with driving(node, topic, "billing") as driver:
+            driver.until_lag(topic, 13, **keeps)
+            (owned,) = driver.member.owned
             node.stop()
             node.start()
             node.produce(topic, numbered(5, 1, 100))
@@ -33,15 +33,15 @@ def test_member_goes_on_where_a_log_was_cut_off() -> None:
             for offset in range(20, 30):
                 owned.progress.read(offset, epochs[0])
                 owned.progress.done(offset)
-            made.member._find_again(owned)
-            assert made.events == [("lost", 0, 20, 30), ("withdrawn", 0, [7])]
-            read = len(made.read)
-            made.until(lambda: len(made.read) >= read + 6, "the records are read", **keeps)
-            assert {value for _, value in made.read[read:]} == {"7", *texts(*range(100, 105))}
-            made.until_lag(topic, 18, **keeps)
-            for one, offset in made.open:
+            driver.member._find_again(owned)
+            assert driver.events == [("lost", 0, 20, 30), ("withdrawn", 0, [7])]
+            read = len(driver.read)
+            driver.until(lambda: len(driver.read) >= read + 6, "the records are read", **keeps)
+            assert {value for _, value in driver.read[read:]} == {"7", *texts(*range(100, 105))}
+            driver.until_lag(topic, 18, **keeps)
+            for one, offset in driver.open:
                 one.progress.done(offset)
-            made.until_lag(topic, 0)
+            driver.until_lag(topic, 0)
 
 
 def check_cuts(node: Broker, topic: str, epochs: list[int]) -> None:

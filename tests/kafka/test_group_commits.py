@@ -19,7 +19,7 @@ from acker_redis.kafka.log_ends import LogEnds
 from acker_redis.kafka.partition_progress import PartitionProgress
 from acker_redis.kafka.topics import Topics
 from acker_redis.testing import wait_until
-from tests.kafka.test_group_member import driver, numbered
+from tests.kafka.test_group_member import driving, numbered
 from tests.support.kafka import Broker, broker
 
 pytestmark = pytest.mark.server
@@ -98,13 +98,13 @@ def test_offsets_of_a_group_that_is_deleted_are_committed_again(node: Broker, co
 def test_member_leaves_out_runs_until_the_broker_takes_a_commit(node: Broker) -> None:
     topic, group = node.topic(), f"group-{uuid.uuid4().hex[:8]}"
     node.produce(topic, numbered(1000, 1))
-    with driver(node, topic, group) as made:
-        made.until_read(1000, keeps=lambda value: int(value) % 3 == 0)
-        made.until(lambda: made.member.refused_commits, "the broker refuses a commit")
-        made.until(lambda: decode_runs(node, group, topic), "a commit has some runs")
-        for owned, offset in made.open[:400]:
+    with driving(node, topic, group) as driver:
+        driver.until_read(1000, keeps=lambda value: int(value) % 3 == 0)
+        driver.until(lambda: driver.member.refused_commits, "the broker refuses a commit")
+        driver.until(lambda: decode_runs(node, group, topic), "a commit has some runs")
+        for owned, offset in driver.open[:400]:
             owned.progress.done(offset)
-        made.until(lambda: node.committed(group, topic)[0].offset >= 999, "the commit moves")
+        driver.until(lambda: node.committed(group, topic)[0].offset >= 999, "the commit moves")
 
 
 def decode_runs(node: Broker, group: str, topic: str) -> list[tuple[int, int]]:

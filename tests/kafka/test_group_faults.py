@@ -18,7 +18,7 @@ from acker_redis.kafka.letter_topic import Letter, LetterTopic, about
 from acker_redis.kafka.producer import producer_settings
 from acker_redis.spark.worker.kafka import KafkaWrite
 from acker_redis.testing import wait_until
-from tests.kafka.test_group_member import delete, driver, numbered, texts
+from tests.kafka.test_group_member import delete, driving, numbered, texts
 from tests.support.kafka import Broker, broker
 
 pytestmark = pytest.mark.server
@@ -37,7 +37,7 @@ def test_compaction_beyond_an_open_record_repeats_that_record_only(node: Broker,
     )
     records = [{"key": "alone" if n == 5 else str(n % 7), "value": str(n)} for n in range(300)]
     node.produce(topic, records)
-    with driver(node, topic, group) as first:
+    with driving(node, topic, group) as first:
         first.until_read(300, keeps=lambda value: value == "5")
         first.until(lambda: node.committed(group, topic)[0].offset == 5, "the commit is there")
     node.produce(topic, [{"key": "last", "value": "300"}])  # the segment before it can be compacted
@@ -47,7 +47,7 @@ def test_compaction_beyond_an_open_record_repeats_that_record_only(node: Broker,
         return len(node.read(topic)) < 150
 
     wait_until(is_compacted, "records are compacted away", timeout_secs=120)
-    with driver(node, topic, group) as second:
+    with driving(node, topic, group) as second:
         second.until_lag(topic, 0)
         read = {value for _, value in second.read}
         assert (read, second.events) == ({"5", "300"}, [])
@@ -65,13 +65,13 @@ def test_open_transaction_holds_back_its_partition_alone(node: Broker, group: st
         producer.produce(topic, str(n), partition=0)
     assert producer.flush(60) == 0
     node.produce(topic, [{"value": str(n), "partition": 0 if n < 10 else 1} for n in range(5, 15)])
-    with driver(node, topic, group) as made:
-        assert made.until_read(5) == texts(*range(10, 15))
-        made.until(lambda: node.committed(group, topic)[1].offset == 5, "the other partition is committed")
-        assert (len(made.read), node.committed(group, topic)[0].offset) == (5, 0)
+    with driving(node, topic, group) as driver:
+        assert driver.until_read(5) == texts(*range(10, 15))
+        driver.until(lambda: node.committed(group, topic)[1].offset == 5, "the other partition is committed")
+        assert (len(driver.read), node.committed(group, topic)[0].offset) == (5, 0)
         producer.commit_transaction(60)
-        assert made.until_read(15) == texts(*range(15))
-        made.until_lag(topic, 0)
+        assert driver.until_read(15) == texts(*range(15))
+        driver.until_lag(topic, 0)
 
 
 def test_stranger_in_the_group_takes_partitions_and_commits_but_loses_no_record(node: Broker, group: str) -> None:
@@ -83,41 +83,41 @@ def test_stranger_in_the_group_takes_partitions_and_commits_but_loses_no_record(
         **node.client, "group.id": group, "partition.assignment.strategy": "cooperative-sticky", "enable.auto.commit": False,
         "session.timeout.ms": 60_000, "heartbeat.interval.ms": 300,
     })  # fmt: skip
-    with driver(node, topic, group) as made:
-        made.until_read(40, keeps=lambda value: value in ("6", "7"))
+    with driving(node, topic, group) as driver:
+        driver.until_read(40, keeps=lambda value: value in ("6", "7"))
         stranger.subscribe([topic])
 
         def has_one() -> bool:
             stranger.poll(0.1)
-            return len(made.member.owned) == len(stranger.assignment()) == 1
+            return len(driver.member.owned) == len(stranger.assignment()) == 1
 
-        made.until(has_one, "the stranger has a partition")
+        driver.until(has_one, "the stranger has a partition")
         (taken,) = stranger.assignment()
         both = [TopicPartition(topic, number, 1) for number in range(2)]  # the broker doesn't ask who owns them
         stranger.commit(offsets=both, asynchronous=False)
         assert {number: at.offset for number, at in node.committed(group, topic).items()} == {0: 1, 1: 1}
         stranger.close()
-        made.until(
-            lambda: len(made.member.owned) == 2, "the partition is back", keeps=lambda value: value in ("6", "7")
+        driver.until(
+            lambda: len(driver.member.owned) == 2, "the partition is back", keeps=lambda value: value in ("6", "7")
         )
-        made.until(lambda: len(made.read) >= 40 + 19, "the partition is read from the stranger's commit")
-        again = [value for number, value in made.read[40:] if number == taken.partition]
+        driver.until(lambda: len(driver.read) >= 40 + 19, "the partition is read from the stranger's commit")
+        again = [value for number, value in driver.read[40:] if number == taken.partition]
         assert again == texts(*range(2 + taken.partition, 40, 2))
-        for owned, offset in made.open:
+        for owned, offset in driver.open:
             owned.progress.done(offset)
-        made.until_lag(topic, 0)
+        driver.until_lag(topic, 0)
 
 
 def test_commit_behind_the_end_is_a_lost_range(node: Broker, group: str) -> None:
     topic = node.topic()
     node.produce(topic, numbered(10, 1))
     node.commit(group, topic, {0: (1000, "by hand")})
-    with driver(node, topic, group) as made:
-        made.until(lambda: made.events, "it is noticed")
-        assert made.events[0] == ("lost", 0, 10, 1000)
+    with driving(node, topic, group) as driver:
+        driver.until(lambda: driver.events, "it is noticed")
+        assert driver.events[0] == ("lost", 0, 10, 1000)
         node.produce(topic, numbered(3, 1, 10))
-        assert made.until_read(3) == texts(10, 11, 12)
-        made.until_lag(topic, 0)
+        assert driver.until_read(3) == texts(10, 11, 12)
+        driver.until_lag(topic, 0)
 
 
 @pytest.mark.parametrize("is_out_by", ["outage", pytest.param("standing_still", marks=pytest.mark.chaos)])
@@ -128,27 +128,27 @@ def test_group_that_is_deleted_while_its_member_is_out_gets_its_commits_again(
     topic = node.topic(partitions=2)
     keeps: dict[str, Any] = {"keeps": lambda value: value == "6"}
     limits = {} if is_out_by == "outage" else {"session.timeout.ms": 6000, "max.poll.interval.ms": 6000}
-    with driver(node, topic, group, start="latest", **limits) as made:
-        made.until(lambda: len(made.member.owned) == 2, "partitions are assigned")
+    with driving(node, topic, group, start="latest", **limits) as driver:
+        driver.until(lambda: len(driver.member.owned) == 2, "partitions are assigned")
         node.produce(topic, numbered(40, 2))
-        made.until_read(40, **keeps)
+        driver.until_read(40, **keeps)
 
         def offsets() -> dict[int, int]:
             return {number: at.offset for number, at in node.committed(group, topic).items()}
 
-        made.until(lambda: offsets() == {0: 3, 1: 20}, "all but one record are committed", **keeps)
+        driver.until(lambda: offsets() == {0: 3, 1: 20}, "all but one record are committed", **keeps)
         if is_out_by == "outage":
-            made.member._give_up(OutageError("The brokers were away."))
+            driver.member._give_up(OutageError("The brokers were away."))
         delete(node, group)
         assert offsets() == {}
         node.produce(topic, numbered(10, 2, 40))
         with caplog.at_level(logging.WARNING):
-            made.until(lambda: len(made.read) >= 51, "the records from meanwhile are read", **keeps)
-        assert sorted(int(value) for _, value in made.read[40:]) == [6, *range(40, 50)]
+            driver.until(lambda: len(driver.read) >= 51, "the records from meanwhile are read", **keeps)
+        assert sorted(int(value) for _, value in driver.read[40:]) == [6, *range(40, 50)]
         assert "commits of the group were deleted, repeating them" in caplog.text
-        ((owned, offset),) = made.open
+        ((owned, offset),) = driver.open
         owned.progress.done(offset)
-        made.until_lag(topic, 0)
+        driver.until_lag(topic, 0)
 
 
 def test_group_that_is_deleted_while_nobody_runs_begins_at_the_first_records_and_the_log_says_so(
@@ -156,13 +156,13 @@ def test_group_that_is_deleted_while_nobody_runs_begins_at_the_first_records_and
 ) -> None:
     topic = node.topic()
     node.produce(topic, numbered(4, 1))
-    with driver(node, topic, group) as first:
+    with driving(node, topic, group) as first:
         first.until_read(4)
         topic_id = first.member.owned[0].topic_id
         first.until_lag(topic, 0)
     delete(node, group)
     known: dict[str, Any] = {"start": "latest", "known_id": lambda topic: topic_id}
-    with caplog.at_level(logging.WARNING), driver(node, topic, group, **known) as second:
+    with caplog.at_level(logging.WARNING), driving(node, topic, group, **known) as second:
         assert second.until_read(4) == texts(*range(4))
     assert "commits of the group were deleted, beginning at the first records" in caplog.text
 
@@ -179,15 +179,15 @@ def test_member_that_stands_still_for_longer_than_its_session_commits_nothing(
     try:
         assert zombie.stdout.readline() == "40 read\n"  # they are done there, and not committed
         zombie.send_signal(signal.SIGSTOP)
-        with driver(node, topic, group) as made:
-            assert made.until_read(40) == texts(*range(40))
+        with driving(node, topic, group) as driver:
+            assert driver.until_read(40) == texts(*range(40))
             node.produce(topic, numbered(20, 2, 40))
-            made.until_lag(topic, 0)
+            driver.until_lag(topic, 0)
             zombie.send_signal(signal.SIGCONT)
             zombie.stdin.write("commit\n")
             zombie.stdin.flush()
-            made.until(lambda: len(made.member.owned) == 1, "the zombie is a member again")
-            made.until_lag(topic, 0)
+            driver.until(lambda: len(driver.member.owned) == 1, "the zombie is a member again")
+            driver.until_lag(topic, 0)
         said, _ = zombie.communicate("end\n", timeout=90)
     finally:
         zombie.kill()
@@ -231,9 +231,9 @@ def secured(tmp_path: Path) -> Iterator[Broker]:
 def test_source_sink_and_letters_use_tls_and_passwords(secured: Broker, group: str) -> None:
     topic, out, letters = secured.topic(), secured.topic(), secured.topic()
     secured.produce(topic, numbered(10, 1))
-    with driver(secured, topic, group, **secured.client) as made:
-        assert made.until_read(10) == texts(*range(10))
-        made.until(lambda: made.member.owned[0].committed == made.member.owned[0].commit(), "all are committed")
+    with driving(secured, topic, group, **secured.client) as driver:
+        assert driver.until_read(10) == texts(*range(10))
+        driver.until(lambda: driver.member.owned[0].committed == driver.member.owned[0].commit(), "all are committed")
     rows = pa.RecordBatch.from_pydict({"value": [b"a", b"b"]})
     KafkaWrite("write_kafka", out, producer_settings(secured.client))(iter([rows]), 0)
     assert sorted(message.value() for message in secured.read(out)) == [b"a", b"b"]

@@ -98,12 +98,12 @@ class Driver:
 
 
 @contextmanager
-def driver(node: Broker, topic: str, group: str, **options: Any) -> Iterator[Driver]:
-    made = Driver(node, [topic], group, **options)
+def driving(node: Broker, topic: str, group: str, **options: Any) -> Iterator[Driver]:
+    driver = Driver(node, [topic], group, **options)
     try:
-        yield made
+        yield driver
     finally:
-        made.member.close()
+        driver.member.close()
 
 
 @pytest.fixture
@@ -140,11 +140,11 @@ def delete(node: Broker, group: str) -> None:
 def test_restart_goes_on_beyond_the_gap(node: Broker, group: str) -> None:
     topic = node.topic(partitions=2)
     node.produce(topic, numbered(1000, 2))
-    with driver(node, topic, group) as first:
+    with driving(node, topic, group) as first:
         assert first.until_read(1000, keeps=lambda value: value in ("10", "501")) == texts(*range(1000))
     assert {number: at.offset for number, at in node.committed(group, topic).items()} == {0: 5, 1: 250}
     node.produce(topic, numbered(4, 2, 1000))
-    with driver(node, topic, group) as second:
+    with driving(node, topic, group) as second:
         assert second.until_read(6) == texts(10, 501, 1000, 1001, 1002, 1003)
         second.until_lag(topic, 0)
         assert len(second.read) == 6
@@ -153,11 +153,11 @@ def test_restart_goes_on_beyond_the_gap(node: Broker, group: str) -> None:
 def test_unread_runs_survive_a_restart_in_between(node: Broker, group: str) -> None:
     topic = node.topic()
     node.produce(topic, numbered(100, 1))
-    with driver(node, topic, group) as first:
+    with driving(node, topic, group) as first:
         first.until_read(100, keeps=lambda value: value == "0")
-    with driver(node, topic, group) as second:
+    with driving(node, topic, group) as second:
         second.until(lambda: second.read, "the open record is read", count=1, keeps=lambda value: True)
-    with driver(node, topic, group) as third:
+    with driving(node, topic, group) as third:
         assert third.until_read(1) == texts(0)
         third.until_lag(topic, 0)
         assert len(third.read) == 1
@@ -167,14 +167,14 @@ def test_unread_runs_survive_a_restart_in_between(node: Broker, group: str) -> N
 def test_start_is_committed_before_anything_is_read(node: Broker, group: str, start: str, expected: list[int]) -> None:
     topic = node.topic(partitions=2)
     node.produce(topic, numbered(2, 2))
-    with driver(node, topic, group, start=start) as first:
+    with driving(node, topic, group, start=start) as first:
         first.until(lambda: first.member.owned, "partitions are assigned", count=0)
         begins = {0: 0, 1: 0} if start == "earliest" else {0: 1, 1: 1}
         assert {number: at.offset for number, at in node.committed(group, topic).items()} == begins
         first.member._consumer.close()  # without a commit, as in a crash
         first.member._consumer = None
     node.produce(topic, numbered(2, 2, 2))
-    with driver(node, topic, group, start=start) as second:
+    with driving(node, topic, group, start=start) as second:
         assert second.until_read(len(expected)) == texts(*expected)
 
 
@@ -182,26 +182,26 @@ def test_added_partition_begins_at_its_first_record(node: Broker, group: str) ->
     from confluent_kafka.cimpl import NewPartitions
 
     topic = node.topic()
-    with driver(node, topic, group, start="latest") as made:
-        made.until(lambda: made.member.owned, "partitions are assigned")
+    with driving(node, topic, group, start="latest") as driver:
+        driver.until(lambda: driver.member.owned, "partitions are assigned")
         admin = node.admin()
         admin.create_partitions([NewPartitions(topic, 2)])[topic].result(60)
         wait_until(lambda: len(node.ends(topic)) == 2, "the partition is there")
         node.produce(topic, [{"value": "7", "partition": 1}])
-        assert made.until_read(1) == texts(7)
+        assert driver.until_read(1) == texts(7)
 
 
 def test_records_that_retention_deleted_are_a_lost_range(node: Broker, group: str) -> None:
     topic = node.topic()
     node.produce(topic, numbered(100, 1))
-    with driver(node, topic, group) as first:
+    with driving(node, topic, group) as first:
         first.until_read(100, keeps=lambda value: value in ("5", "40"))
         first.until(lambda: node.committed(group, topic)[0].offset == 5, "the commit is there")
         node.delete_records(topic, 0, 60)
         node.produce(topic, numbered(2, 1, 100))
         first.until_read(102)  # what is in memory isn't lost
         assert first.events == []
-    with driver(node, topic, group) as second:
+    with driving(node, topic, group) as second:
         second.until_lag(topic, 0)
         assert second.read == []
         assert second.events == [("lost", 0, 5, 6), ("lost", 0, 40, 41)]
@@ -211,12 +211,12 @@ def test_records_that_retention_deleted_are_a_lost_range(node: Broker, group: st
 def test_topic_made_again_while_nobody_runs_is_read_from_its_beginning(node: Broker, group: str, count: int) -> None:
     topic = node.topic()
     node.produce(topic, numbered(10, 1))
-    with driver(node, topic, group) as first:
+    with driving(node, topic, group) as first:
         first.until_read(10)
         first.until_lag(topic, 0)
     again(node, topic)
     node.produce(topic, numbered(count, 1, 100))
-    with driver(node, topic, group) as second:
+    with driving(node, topic, group) as second:
         assert second.until_read(count) == texts(*range(100, 100 + count))
 
 
@@ -225,44 +225,44 @@ def test_topic_made_again_while_it_is_read_is_noticed(node: Broker, group: str, 
     """By a look at its id, or by the client, which gives up a partition if it sees that there is no topic meanwhile."""
     topic = node.topic()
     node.produce(topic, numbered(10, 1))
-    with driver(node, topic, group) as made:
-        made.until_read(10, keeps=lambda value: value == "3")
-        made.ids[topic] = made.member.owned[0].topic_id
+    with driving(node, topic, group) as driver:
+        driver.until_read(10, keeps=lambda value: value == "3")
+        driver.ids[topic] = driver.member.owned[0].topic_id
         again(node, topic)
         node.produce(topic, numbered(count, 1, 100))
         again_read = {(0, str(n)) for n in range(100, 100 + count)}
         # Until the look at its id, the client may read the new topic from the old one's position.
-        made.until(lambda: again_read <= set(made.read[-count:]), "the new topic is read from its beginning")
-        assert made.events == [("withdrawn", 0, [3]), ("recreated", topic)]
-        made.until_lag(topic, 0)
+        driver.until(lambda: again_read <= set(driver.read[-count:]), "the new topic is read from its beginning")
+        assert driver.events == [("withdrawn", 0, [3]), ("recreated", topic)]
+        driver.until_lag(topic, 0)
 
 
 def test_commit_of_another_topic_id_is_void(node: Broker, group: str) -> None:
     topic = node.topic()
     node.produce(topic, numbered(10, 1))
     node.commit(group, topic, {0: (7, encode("A" * 22, 7, 0, [(8, 10)]))})
-    with driver(node, topic, group) as made:
-        assert made.until_read(10) == texts(*range(10))
-        assert made.events == [("recreated", topic)]
+    with driving(node, topic, group) as driver:
+        assert driver.until_read(10) == texts(*range(10))
+        assert driver.events == [("recreated", topic)]
 
 
 @pytest.mark.parametrize("text", ["", "by hand", "acker1 ", "acker1 {id} 0 !!!!", "acker1 {id} 0 AAAA", "x" * 4000])
 def test_commit_of_another_program_is_believed_without_runs(node: Broker, group: str, text: str) -> None:
     topic = node.topic()
     node.produce(topic, numbered(10, 1))
-    with driver(node, topic, group) as first:
+    with driving(node, topic, group) as first:
         first.until(lambda: first.member.owned, "partitions are assigned", count=0)
         topic_id = first.member.owned[0].topic_id
     node.commit(group, topic, {0: (7, text.replace("{id}", topic_id))})
-    with driver(node, topic, group) as made:
-        assert made.until_read(3) == texts(7, 8, 9)
-        assert made.events == []
+    with driving(node, topic, group) as driver:
+        assert driver.until_read(3) == texts(7, 8, 9)
+        assert driver.events == []
 
 
 def test_members_share_partitions_and_the_next_owner_goes_on_beyond_the_gap(node: Broker, group: str) -> None:
     topic = node.topic(partitions=4)
     node.produce(topic, numbered(400, 4))
-    with driver(node, topic, group) as first, driver(node, topic, group) as second:
+    with driving(node, topic, group) as first, driving(node, topic, group) as second:
         keeps: dict[str, Any] = {"keeps": lambda value: int(value) in (4, 5, 6, 7)}
         first.until_read(400, **keeps)
 
@@ -294,7 +294,7 @@ def test_partition_that_left_a_full_member_is_read_when_it_is_back(node: Broker,
     """The client keeps a partition paused that was paused when it left, and there is room again when it comes back."""
     topic = node.topic(partitions=2)
     node.produce(topic, numbered(10, 2))
-    with driver(node, topic, group) as first, driver(node, topic, group) as second:
+    with driving(node, topic, group) as first, driving(node, topic, group) as second:
         first.until(lambda: len(first.member.owned) == 2, "both partitions are assigned", count=0)
 
         def shared() -> bool:
@@ -320,9 +320,9 @@ def test_only_committed_transactions_are_read_and_the_lag_ends_behind_their_mark
             producer.produce(topic, str(n))
         producer.flush(60)
         (producer.commit_transaction if is_committed else producer.abort_transaction)(60)
-    with driver(node, topic, group) as made:
-        assert made.until_read(10) == texts(*range(5), *range(20, 25))
-        made.until_lag(topic, 0)
+    with driving(node, topic, group) as driver:
+        assert driver.until_read(10) == texts(*range(5), *range(20, 25))
+        driver.until_lag(topic, 0)
 
 
 def test_full_member_keeps_its_membership_and_reads_on_later(node: Broker) -> None:
@@ -333,23 +333,23 @@ def test_full_member_keeps_its_membership_and_reads_on_later(node: Broker) -> No
 
     def is_tried() -> bool:
         steps = [time.monotonic()]
-        with driver(node, topic, f"group-{uuid.uuid4().hex[:8]}", **limits) as made:
+        with driving(node, topic, f"group-{uuid.uuid4().hex[:8]}", **limits) as driver:
 
             def until_read(number: int, least_secs: float, **options: Any) -> list[str]:
                 end = time.monotonic() + least_secs
 
                 def is_over() -> bool:
                     steps.append(time.monotonic())
-                    return steps[-1] > end and len(made.read) >= number
+                    return steps[-1] > end and len(driver.read) >= number
 
-                made.until(is_over, f"{number} records are read", **options)
-                return sorted(value for _, value in made.read)
+                driver.until(is_over, f"{number} records are read", **options)
+                return sorted(value for _, value in driver.read)
 
             read = until_read(3, 0.0, count=3), until_read(3, 8.0, count=0), until_read(10, 0.0)
             if max(later - earlier for earlier, later in pairwise(steps)) > 3:
                 return False
             assert (len(read[0]), read[1], read[2]) == (3, read[0], texts(*range(10)))
-            assert made.events == []
+            assert driver.events == []
         return True
 
     wait_until(is_tried, "a member was tried without a pause", timeout_secs=240)
@@ -358,34 +358,34 @@ def test_full_member_keeps_its_membership_and_reads_on_later(node: Broker) -> No
 def test_deleted_group_gets_its_commit_again(node: Broker, group: str) -> None:
     topic = node.topic()
     node.produce(topic, numbered(10, 1))
-    with driver(node, topic, group) as first:
+    with driving(node, topic, group) as first:
         first.until_read(10)
     delete(node, group)
-    with driver(node, topic, group) as second:
+    with driving(node, topic, group) as second:
         assert second.until_read(10) == texts(*range(10))
         second.until_lag(topic, 0)
 
 
 def test_missing_topic_is_named_and_read_once_it_is_there(node: Broker, group: str, caplog: Any) -> None:
     name = f"later-{uuid.uuid4().hex[:8]}"
-    with caplog.at_level(logging.WARNING), driver(node, name, group) as made:
-        made.until(lambda: name in caplog.text, "the log names the topic")
+    with caplog.at_level(logging.WARNING), driving(node, name, group) as driver:
+        driver.until(lambda: name in caplog.text, "the log names the topic")
         node.topic(name)
         node.produce(name, numbered(3, 1))
-        assert made.until_read(3) == texts(0, 1, 2)
+        assert driver.until_read(3) == texts(0, 1, 2)
 
 
 def test_pattern_finds_new_topics(node: Broker, group: str) -> None:
     prefix = f"p{uuid.uuid4().hex[:8]}"
     node.topic(f"{prefix}-a")
     node.topic("other" + prefix)
-    with driver(node, f"^{prefix}", group) as made:
-        made.until(lambda: made.member.owned, "the first topic is there")
+    with driving(node, f"^{prefix}", group) as driver:
+        driver.until(lambda: driver.member.owned, "the first topic is there")
         node.topic(f"{prefix}-b")
         for name in (f"{prefix}-a", f"{prefix}-b", "other" + prefix):
             node.produce(name, numbered(1, 1))
-        made.until_read(2)
-        assert {owned.topic for owned in made.member.owned} == {f"{prefix}-a", f"{prefix}-b"}
+        driver.until_read(2)
+        assert {owned.topic for owned in driver.member.owned} == {f"{prefix}-a", f"{prefix}-b"}
 
 
 def test_refused_login_ends_the_membership_without_showing_secrets(node: Broker, group: str, caplog: Any) -> None:
@@ -393,19 +393,19 @@ def test_refused_login_ends_the_membership_without_showing_secrets(node: Broker,
     sasl = {
         "security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "PLAIN", "sasl.username": "billing", "sasl.password": secret,
     }  # fmt: skip
-    with caplog.at_level(logging.DEBUG), driver(node, "t", group, **sasl) as made:
+    with caplog.at_level(logging.DEBUG), driving(node, "t", group, **sasl) as driver:
         with pytest.raises(AckerError, match="_AUTHENTICATION") as raised:
-            made.until(lambda: False, "the broker refuses")
-        assert secret not in f"{caplog.text} {made.member!r} {raised.value!r}"
+            driver.until(lambda: False, "the broker refuses")
+        assert secret not in f"{caplog.text} {driver.member!r} {raised.value!r}"
 
 
 def test_single_records_are_found_and_gone_ones_left_out(node: Broker, group: str) -> None:
     topic = node.topic(partitions=2)
     node.produce(topic, numbered(3000, 2))
     node.delete_records(topic, 1, 10)
-    with driver(node, topic, group) as made:
-        made.until(lambda: made.member.owned, "partitions are assigned", count=0)
-        topic_id = made.member.owned[0].topic_id
+    with driving(node, topic, group) as driver:
+        driver.until(lambda: driver.member.owned, "partitions are assigned", count=0)
+        topic_id = driver.member.owned[0].topic_id
     there = [Place(topic, topic_id, 0, offset) for offset in (0, 1, 2, 7, 1400, 1499)] + [Place(topic, topic_id, 1, 10)]
     gone = [
         Place(topic, topic_id, 0, 1500), Place(topic, topic_id, 0, 9000), Place(topic, topic_id, 1, 9),
@@ -429,7 +429,7 @@ def test_protocol_of_kafka_4_serves_restarts_and_rebalances(node: Broker, group:
     node.produce(topic, numbered(100, 2))
     new = {"group.protocol": "consumer", "session.timeout.ms": None, "heartbeat.interval.ms": None}
     keeps: dict[str, Any] = {"keeps": lambda value: int(value) < 2}
-    with driver(node, topic, group, **new) as first, driver(node, topic, group, **new) as second:
+    with driving(node, topic, group, **new) as first, driving(node, topic, group, **new) as second:
         first.until_read(100, **keeps)
 
         def is_shared() -> bool:
@@ -438,7 +438,7 @@ def test_protocol_of_kafka_4_serves_restarts_and_rebalances(node: Broker, group:
             return len(first.member.owned) == len(second.member.owned) == len(second.read) == 1
 
         wait_until(is_shared, "the new owner has the open record of its partition", timeout_secs=90)
-    with driver(node, topic, group, **new) as third:
+    with driving(node, topic, group, **new) as third:
         assert third.until_read(2) == texts(0, 1)
         third.until_lag(topic, 0)
 
@@ -448,7 +448,7 @@ def test_member_leaves_while_the_brokers_are_away_and_rejoins_when_they_are_back
     with broker() as mortal:
         topic = mortal.topic()
         mortal.produce(topic, numbered(10, 1))
-        with driver(mortal, topic, group, **{"session.timeout.ms": 6000}) as first:
+        with driving(mortal, topic, group, **{"session.timeout.ms": 6000}) as first:
             first.until_read(10)
             first.until_lag(topic, 0)
             mortal.kill()

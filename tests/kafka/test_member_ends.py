@@ -188,17 +188,17 @@ class Joining:
 @pytest.fixture
 def joining(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Joining]]:
     """The clients that a member makes."""
-    made: list[Joining] = []
+    driver: list[Joining] = []
     kafka = confluent()
 
     def consumer(settings: dict[str, Any]) -> Joining:
-        made.append(Joining(settings))
-        return made[-1]
+        driver.append(Joining(settings))
+        return driver[-1]
 
     names = {name: getattr(kafka, name) for name in ("KafkaException", "KafkaError", "TopicPartition")}
     monkeypatch.setattr(group_member, "confluent", lambda: SimpleNamespace(Consumer=consumer, **names))
-    yield made
-    for client in made:
+    yield driver
+    for client in driver:
         client.may_close.set()
 
 

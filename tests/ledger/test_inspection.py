@@ -51,50 +51,50 @@ def ring(connect, raw):
 @pytest.mark.parametrize("steps_back", [0, 1, 2, 3], ids=["nursery", "middle", "oldest", "death row"])
 @pytest.mark.parametrize("tick", [10, 65_537], ids=["", "stamps wrapped"])
 def test_oldest_age_is_of_the_oldest_owned_root_in_a_cohort(source, ring, tick, steps_back) -> None:
-    made: Ring = ring(tick)
+    shard_ring: Ring = ring(tick)
     put = tick - steps_back
     for root, ago_ms, flags in (
         (1, 10_000, OWNED), (2, 30_000, OWNED), (3, 20_000, OWNED), (4, 90_000, WAITING), (5, 90_000, FAILED),
     ):  # fmt: skip
-        made.put(root, tick=put, ago_ms=ago_ms, flags=flags)
-    made.cohort(put, 1, 2, 3, 4, 5, 6)
-    assert made.oldest_ms() == 30_000
+        shard_ring.put(root, tick=put, ago_ms=ago_ms, flags=flags)
+    shard_ring.cohort(put, 1, 2, 3, 4, 5, 6)
+    assert shard_ring.oldest_ms() == 30_000
 
 
 def test_oldest_age_ignores_a_root_moved_to_another_cohort(source, ring) -> None:
-    made: Ring = ring()
-    made.put(1, tick=10, ago_ms=90_000)
-    made.put(2, tick=8, ago_ms=20_000)
-    made.cohort(7, 1)
-    made.cohort(8, 2)
-    assert made.oldest_ms() == 20_000
+    shard_ring: Ring = ring()
+    shard_ring.put(1, tick=10, ago_ms=90_000)
+    shard_ring.put(2, tick=8, ago_ms=20_000)
+    shard_ring.cohort(7, 1)
+    shard_ring.cohort(8, 2)
+    assert shard_ring.oldest_ms() == 20_000
 
 
 @pytest.mark.parametrize("settled", [0, 3, 4, 5, 9])
 def test_oldest_age_looks_past_settled_roots(source, ring, settled) -> None:
-    made: Ring = ring()
+    shard_ring: Ring = ring()
     for root in range(100, 100 + settled):
-        made.cohort(9, root, score=root)
-    assert made.oldest_ms() is None
-    made.put(1, tick=9, ago_ms=40_000)
-    made.cohort(9, 1, score=1_000)
-    assert made.oldest_ms() == 40_000
+        shard_ring.cohort(9, root, score=root)
+    assert shard_ring.oldest_ms() is None
+    shard_ring.put(1, tick=9, ago_ms=40_000)
+    shard_ring.cohort(9, 1, score=1_000)
+    assert shard_ring.oldest_ms() == 40_000
 
 
 def test_oldest_age_search_is_bounded(source, ring) -> None:
-    made: Ring = ring()
-    made.raw.zadd("acker:{test:0}:bucket:1", {pack(root): root for root in range(10, 1_000)})
-    made.put(1, tick=9, ago_ms=40_000)
-    made.cohort(9, 1, score=1_000)
-    assert made.oldest_ms() is None
+    shard_ring: Ring = ring()
+    shard_ring.raw.zadd("acker:{test:0}:bucket:1", {pack(root): root for root in range(10, 1_000)})
+    shard_ring.put(1, tick=9, ago_ms=40_000)
+    shard_ring.cohort(9, 1, score=1_000)
+    assert shard_ring.oldest_ms() is None
 
 
 @pytest.mark.parametrize("tick", [0, 1])
 def test_oldest_age_before_the_first_tick_is_known(source, ring, tick) -> None:
-    made: Ring = ring(tick)
-    made.put(1, tick=0, ago_ms=40_000)
-    made.cohort(0, 1)
-    assert made.oldest_ms() == 40_000
+    shard_ring: Ring = ring(tick)
+    shard_ring.put(1, tick=0, ago_ms=40_000)
+    shard_ring.cohort(0, 1)
+    assert shard_ring.oldest_ms() == 40_000
 
 
 def test_oldest_age_covers_many_shards(source, connect) -> None:
@@ -107,15 +107,15 @@ def test_oldest_age_covers_many_shards(source, connect) -> None:
 
 @pytest.mark.parametrize("ago_ms", [0, 60_000, 2**32 + 5])
 def test_last_rotation_age_is_of_the_least_recent_shard(source, ring, ago_ms) -> None:
-    made: Ring = ring()
-    made.raw.hset(META, "last_rotation_ms", made.seeded_ms - ago_ms)
-    assert ago_ms <= made.acker.stats().last_rotation_ms < ago_ms + 30_000
+    shard_ring: Ring = ring()
+    shard_ring.raw.hset(META, "last_rotation_ms", shard_ring.seeded_ms - ago_ms)
+    assert ago_ms <= shard_ring.acker.stats().last_rotation_ms < ago_ms + 30_000
 
 
 def test_tick_in_the_future_has_age_zero(source, ring) -> None:
-    made: Ring = ring()
-    made.raw.hset(META, "last_rotation_ms", made.seeded_ms + 3_600_000)
-    assert made.acker.stats().last_rotation_ms == 0
+    shard_ring: Ring = ring()
+    shard_ring.raw.hset(META, "last_rotation_ms", shard_ring.seeded_ms + 3_600_000)
+    assert shard_ring.acker.stats().last_rotation_ms == 0
 
 
 @pytest.mark.parametrize(
@@ -128,23 +128,23 @@ def test_tick_in_the_future_has_age_zero(source, ring) -> None:
     ],
 )
 def test_damaged_field_is_named_in_the_error(source, ring, key, field, value, words) -> None:
-    made: Ring = ring()
-    made.cohort(10, 1)
-    made.raw.hset(key, field, value)
+    shard_ring: Ring = ring()
+    shard_ring.cohort(10, 1)
+    shard_ring.raw.hset(key, field, value)
     with pytest.raises(DamagedDataError, match=words):
-        made.acker.stats()
+        shard_ring.acker.stats()
 
 
 def test_unknown_counter_in_stats_is_ignored(source, ring, raw) -> None:
-    made: Ring = ring()
+    shard_ring: Ring = ring()
     raw.hset(STATS, "theirs", "x")
-    assert made.acker.stats().inits == 1
+    assert shard_ring.acker.stats().inits == 1
 
 
 @pytest.mark.parametrize("name", ["meta", "stats", "ledger", "failed:0", "bucket:1"])
 def test_key_of_another_type_raises_damaged_data(source, ring, raw, name) -> None:
-    made: Ring = ring()
-    made.cohort(10, 1)
+    shard_ring: Ring = ring()
+    shard_ring.cohort(10, 1)
     raw.set(f"acker:{{test:0}}:{name}", "theirs")
     with pytest.raises(DamagedDataError, match="has the wrong type"):
-        made.acker.stats()
+        shard_ring.acker.stats()

@@ -11,9 +11,9 @@ from tests.support.seeding import Lab
 
 @pytest.fixture(scope="session")
 def _clients() -> Iterator[dict[str, Client]]:
-    made: dict[str, Client] = {}
-    yield made
-    for client in made.values():
+    clients: dict[str, Client] = {}
+    yield clients
+    for client in clients.values():
         client.close()
 
 

@@ -60,45 +60,45 @@ def node(_broker: "Broker") -> Iterator["Broker"]:
 @pytest.fixture
 def open_acker() -> Iterator[Callable[..., Acker]]:
     """Open an app anywhere: `open_acker(url, shards=2)`; closed at the end."""
-    made: list[Acker] = []
+    ackers: list[Acker] = []
 
     def make(source: Any, **settings: Any) -> Acker:
         settings.setdefault("app", "test")
         outage_timeout_secs = settings.pop("outage_timeout_secs", OUTAGE_TIMEOUT_SECS)
         acker = Acker.connect(source, AckerConfig(**settings), outage_timeout_secs=outage_timeout_secs)
-        made.append(acker)
+        ackers.append(acker)
         return acker
 
     yield make
-    for acker in made:
+    for acker in ackers:
         acker.close()
 
 
 @pytest.fixture
 def plain() -> Iterator[Callable[..., Any]]:
     """A plain redis-py client for a URL; closed at the end."""
-    made: list[Any] = []
+    clients: list[Any] = []
 
     def make(url: str, **options: Any) -> Any:
-        made.append(redis.Redis.from_url(url, **options))
-        return made[-1]
+        clients.append(redis.Redis.from_url(url, **options))
+        return clients[-1]
 
     yield make
-    for client in made:
+    for client in clients:
         client.close()
 
 
 @pytest.fixture
 def start_proxy() -> Iterator[Callable[[Server], Proxy]]:
     """A proxy in front of a server."""
-    made: list[Proxy] = []
+    proxies: list[Proxy] = []
 
     def make(server: Server) -> Proxy:
-        made.append(Proxy(server.port))
-        return made[-1]
+        proxies.append(Proxy(server.port))
+        return proxies[-1]
 
     yield make
-    for proxy in made:
+    for proxy in proxies:
         proxy.close()
 
 

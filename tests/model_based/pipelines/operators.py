@@ -174,17 +174,17 @@ class Explode(Operator):
         return playing.tracker.explode(frames[0], children)
 
     def mean(self, failed: set[int], *rows: Rows) -> Rows:
-        made = []
+        derived = []
         for one in rows[0]:
             row = one.row
             if self.of == "tags":
                 children = [{"k": tag} for tag in row["tags"] or ()]
             else:
                 children = [{"n": row["n"] + i} for i in range(min(3, row["n"] % 4) if row["n"] is not None else 0)]
-            made += [
+            derived += [
                 Known({**row, **child, "path": f"{row['path']}/{i}"}, one.messages) for i, child in enumerate(children)
             ]
-        return made
+        return derived
 
 
 def children_of(row: Row, salt: int, fails: bool) -> list[Row]:
@@ -224,7 +224,7 @@ class _Vectorised:
     schema: pa.Schema
 
     def __call__(self, batch: pa.RecordBatch) -> FlatMapOutput:
-        made: list[Row] = []
+        derived: list[Row] = []
         parents: list[int] = []
         failed: dict[int, str] = {}
         for number, row in enumerate(batch.to_pylist()):
@@ -237,10 +237,10 @@ class _Vectorised:
             except RowFailedError as exc:
                 failed[number] = str(exc)
                 continue
-            made += children
+            derived += children
             parents += [number] * len(children)
-        order = np.random.default_rng(self.flat_map.salt).permutation(len(made))  # parents in any order
-        rows = pa.RecordBatch.from_pylist([made[i] for i in order], self.schema)
+        order = np.random.default_rng(self.flat_map.salt).permutation(len(derived))  # parents in any order
+        rows = pa.RecordBatch.from_pylist([derived[i] for i in order], self.schema)
         return FlatMapOutput(rows, np.array(parents, np.int64)[order], failed)
 
 
@@ -261,17 +261,17 @@ class FlatMap(Operator):
             run = _RowByRow(self, tracker.emission, playing.marks, playing.local)
             return tracker.flat_map(frames[0], run, schema, on_error=self.on_error)  # type: ignore[arg-type]
         kind = arrow_schema(schema)
-        made = _Vectorised(self, tracker.emission, playing.marks, playing.local, kind)
-        return tracker.flat_map_arrow(frames[0], made, schema)
+        derived = _Vectorised(self, tracker.emission, playing.marks, playing.local, kind)
+        return tracker.flat_map_arrow(frames[0], derived, schema)
 
     def mean(self, failed: set[int], *rows: Rows) -> Rows:
-        made: Rows = []
+        derived: Rows = []
         for one in rows[0]:
             try:
-                made += [Known(row, one.messages) for row in children_of(one.row, self.salt, self.fails)]
+                derived += [Known(row, one.messages) for row in children_of(one.row, self.salt, self.fails)]
             except RowFailedError:
                 failed.update(one.messages)
-        return made
+        return derived
 
 
 TABLES: dict[str, tuple[str, str, list[tuple[Any, int]]]] = {
@@ -305,14 +305,14 @@ class JoinTable(Operator):
     def apply(self, playing: Playing, *frames: DataFrame) -> DataFrame:
         on, kind, rows = TABLES[self.table]
         table = playing.session.createDataFrame(rows, f"{on} {kind}, extra bigint")
-        made = playing.tracker.join(frames[0], table, on, self.how)
-        return made.withColumns(
+        derived = playing.tracker.join(frames[0], table, on, self.how)
+        return derived.withColumns(
             {"n": F.expr("n + coalesce(extra, 0)"), "path": F.expr("concat_ws('*', path, cast(extra AS string))")}
         ).drop("extra")
 
     def mean(self, failed: set[int], *rows: Rows) -> Rows:
         on, _, table = TABLES[self.table]
-        made = []
+        derived = []
         for one in rows[0]:
             key = one.row[on]
             found: list[int | None] = [
@@ -321,10 +321,10 @@ class JoinTable(Operator):
             for extra in found or ([None] if self.how == "left" else []):
                 n = one.row["n"]
                 path = one.row["path"] if extra is None else f"{one.row['path']}*{extra}"
-                made.append(
+                derived.append(
                     Known({**one.row, "n": None if n is None else n + (extra or 0), "path": path}, one.messages)
                 )
-        return made
+        return derived
 
 
 @dataclass(frozen=True)
@@ -339,13 +339,13 @@ class JoinTracked(Operator):
         left, right = frames
         others = [name for name in ("id", "n", "path") if name != self.on]
         renamed = right.select(self.on, *(F.col(name).alias(f"r_{name}") for name in others), *TRACKING)
-        made = playing.tracker.join(left, renamed, self.on, self.how, partial=True)
+        derived = playing.tracker.join(left, renamed, self.on, self.how, partial=True)
         new = {"path": F.expr("concat_ws('&', path, r_path)")}
         if self.on != "id":
             new["id"] = F.expr("coalesce(id, r_id)")
         if self.on != "n":
             new["n"] = F.expr("IF(n IS NULL AND r_n IS NULL, NULL, coalesce(n, 0) + coalesce(r_n, 0))")
-        return made.withColumns(new).drop(*(f"r_{name}" for name in others))
+        return derived.withColumns(new).drop(*(f"r_{name}" for name in others))
 
     def mean(self, failed: set[int], *rows: Rows) -> Rows:
         left, right = rows
@@ -353,16 +353,16 @@ class JoinTracked(Operator):
         for one in right:
             by_key.setdefault(one.row[self.on], []).append(one)
         by_key.pop(None, None)
-        made = []
+        derived = []
         for one in left:
             found = by_key.get(one.row[self.on], [])
-            made += [self._both(one, other) for other in found]
+            derived += [self._both(one, other) for other in found]
             if not found and self.how in ("left", "full"):
-                made.append(one)
+                derived.append(one)
         if self.how in ("right", "full"):
             known = {one.row[self.on] for one in left} - {None}
-            made += [self._alone(other) for other in right if other.row[self.on] not in known]
-        return made
+            derived += [self._alone(other) for other in right if other.row[self.on] not in known]
+        return derived
 
     def _both(self, one: Known, other: Known) -> Known:
         row = {**one.row, "path": f"{one.row['path']}&{other.row['path']}"}
@@ -392,14 +392,14 @@ class Group(Operator):
             F.min("own_k").alias("g_k"),
             F.expr("md5(concat_ws(',', sort_array(collect_list(path))))").alias("g_path"),
         ]
-        made = playing.tracker.group_by(given, keys, wanted, partial=True)
+        derived = playing.tracker.group_by(given, keys, wanted, partial=True)
         own = [
             F.col(f"g_{name}").alias(name)
             if name in ("id", "n", "k", "path")
             else F.lit(None).cast(COLUMNS[name]).alias(name)
             for name in playing.data.columns
         ]
-        return made.select(*own, *TRACKING)
+        return derived.select(*own, *TRACKING)
 
     def mean(self, failed: set[int], *rows: Rows) -> Rows:
         groups: dict[Any, list[Known]] = {} if self.by else {None: []}
@@ -460,7 +460,7 @@ class Checkpoint(Operator):
 
 def draw(chance: random.Random, *, fails: bool) -> Operator:
     """Draw one; `fails`: whether it may fail messages."""
-    made: list[Callable[[], Operator]] = [
+    choices: list[Callable[[], Operator]] = [
         lambda: Filter(condition_of(chance)),
         lambda: Guarded(chance.random() < 0.5),
         lambda: Explode(chance.choice(("tags", "n"))),
@@ -475,5 +475,5 @@ def draw(chance: random.Random, *, fails: bool) -> Operator:
         Checkpoint,
     ]
     if fails:
-        made.append(lambda: FailWhere(chance.choice(("crc32(path) % 20 = 0", "n IS NULL", "false", "k = 'a'"))))
-    return chance.choice(made)()
+        choices.append(lambda: FailWhere(chance.choice(("crc32(path) % 20 = 0", "n IS NULL", "false", "k = 'a'"))))
+    return chance.choice(choices)()

@@ -156,11 +156,11 @@ def draw(seed: int, *, harmful: bool | None = None) -> Pipeline:
         if not ansi and isinstance(operator, operators.JoinTable) and operator.table == "texts":
             operator = operators.JoinTable("loose texts", operator.how)
         inputs = tuple(_input(chance, len(rows)) for _ in range(operator.inputs))
-        made = operator.mean(set(), *(rows[one] for one in inputs))
-        if len(made) > MAX_ROWS or sum(len(one.row["pad"] or "") for one in made) > MAX_BYTES:
+        derived = operator.mean(set(), *(rows[one] for one in inputs))
+        if len(derived) > MAX_ROWS or sum(len(one.row["pad"] or "") for one in derived) > MAX_BYTES:
             continue
         steps.append(Step(operator, inputs))
-        rows.append(made)
+        rows.append(derived)
     if faults:
         steps = _with_faults(chance, steps)
     taken = {one for step in steps for one in step.inputs}
@@ -208,13 +208,15 @@ def _input(chance: random.Random, count: int) -> int:
 def _with_faults(chance: random.Random, steps: list[Step]) -> list[Step]:
     """The same with one or two flat_maps that go wrong, which are added if there are none."""
     flat_maps = [i for i, step in enumerate(steps) if isinstance(step.operator, operators.FlatMap)]
-    made = list(steps)
+    changed = list(steps)
     for number, i in enumerate(chance.sample(flat_maps, min(2, len(flat_maps)))):
-        flat_map = made[i].operator
+        flat_map = changed[i].operator
         assert isinstance(flat_map, operators.FlatMap)
         fault = Fault(chance.choice(KINDS), number)
-        made[i] = Step(operators.FlatMap(flat_map.salt, flat_map.arrow, flat_map.fails, "raise", fault), made[i].inputs)
-    return made
+        changed[i] = Step(
+            operators.FlatMap(flat_map.salt, flat_map.arrow, flat_map.fails, "raise", fault), changed[i].inputs
+        )
+    return changed
 
 
 Ways = list[tuple[Sink, int]]

@@ -67,11 +67,13 @@ def _without(pipeline: Pipeline, number: int) -> Pipeline:
 
     steps = [step for i, step in enumerate(pipeline.steps, 1) if i != number]
     taken = pipeline.steps[number - 1].inputs[1:]
-    made = replace(
+    reduced = replace(
         pipeline,
         steps=tuple(Step(step.operator, tuple(map(other, step.inputs))) for step in steps),
         sinks=tuple((sink, other(frame)) for sink, frame in pipeline.sinks),
         discards=tuple(other(frame) for frame in pipeline.discards),
     )
-    used = {one for step in made.steps for one in step.inputs} | {one for _, one in made.sinks} | {*made.discards}
-    return replace(made, discards=(*made.discards, *(other(one) for one in taken if other(one) not in used)))
+    used = (
+        {one for step in reduced.steps for one in step.inputs} | {one for _, one in reduced.sinks} | {*reduced.discards}
+    )
+    return replace(reduced, discards=(*reduced.discards, *(other(one) for one in taken if other(one) not in used)))

@@ -102,9 +102,9 @@ class _WritePartition:
                 raise OSError("every second partition can't be written")
             taken.append(batch)
         if taken:
-            made = folder / f".{partition}-{os.getpid()}"
-            pq.write_table(pa.Table.from_batches(taken), made)
-            made.replace(folder / f"part-{partition}")
+            file = folder / f".{partition}-{os.getpid()}"
+            pq.write_table(pa.Table.from_batches(taken), file)
+            file.replace(folder / f"part-{partition}")
 
 
 @dataclass(frozen=True)
@@ -198,17 +198,17 @@ def _from_parquet(files: Iterator[Path]) -> Found:
 
 def draw(chance: random.Random, *, fails: bool) -> Sink:
     """Draw one; `fails`: whether it may fail messages."""
-    made: list[Callable[[], Sink]] = [
+    choices: list[Callable[[], Sink]] = [
         *(lambda form=form: Files(form) for form in ("parquet", "parquet", "json", "table", "with")),
         Partitions,
         Partitions,
         Source,
     ]
     if fails:
-        made += [
+        choices += [
             Blocked,
             lambda: Partitions("fail", chance.choice((-1, 2, 50))),
             lambda: Partitions("fail", chance.choice((-1, 2, 50))),
             lambda: Source(chance.choice((2, 1000))),
         ]
-    return chance.choice(made)()
+    return chance.choice(choices)()

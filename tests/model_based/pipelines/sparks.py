@@ -115,12 +115,12 @@ class Add(Operator):
         return frames[0].withColumn("n", F.expr("n + 1")).fillna("none", ["k"])
 
     def mean(self, failed: set[int], *rows: Rows) -> Rows:
-        made = []
+        derived = []
         for one in rows[0]:
             n, k = one.row["n"], one.row["k"]
             row = {**one.row, "n": None if n is None else n + 1, "k": "none" if k is None else k}
-            made.append(Known(row, one.messages))
-        return made
+            derived.append(Known(row, one.messages))
+        return derived
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ class NativeJoin(Operator):
 def draw(chance: random.Random, *, harmful: bool) -> Operator:
     """Draw one."""
     if harmful:
-        made: list[Callable[[], Operator]] = [
+        choices: list[Callable[[], Operator]] = [
             *(lambda what=what: Harmful(what) for what in HARMFUL),
             lambda: Where(condition_of(chance), chance.random() < 0.3),
             lambda: Where(condition_of(chance), chance.random() < 0.3),
@@ -259,8 +259,8 @@ def draw(chance: random.Random, *, harmful: bool) -> Operator:
             lambda: NativeUnion(),
             lambda: NativeJoin(chance.choice(("inner", "left_semi", "left_anti"))),
         ]
-        return chance.choice(made)()
-    made = [
+        return chance.choice(choices)()
+    choices = [
         *(lambda what=what: Harmless(what) for what in HARMLESS),
         *(lambda: Look(chance.choice([*LOOKS])) for _ in range(4)),
         Add,
@@ -268,4 +268,4 @@ def draw(chance: random.Random, *, harmful: bool) -> Operator:
         lambda: Cache(chance.random() < 0.6),
         View,
     ]
-    return chance.choice(made)()
+    return chance.choice(choices)()

@@ -76,12 +76,12 @@ class World:
 
     def copy(self) -> "World":
         """A world of its own."""
-        made = World.__new__(World)
-        made.__dict__.update(self.__dict__)
-        made.server = self.server.copy()
+        copied = World.__new__(World)
+        copied.__dict__.update(self.__dict__)
+        copied.server = self.server.copy()
         for name in ("executions", "caches", "commits", "counted", "held", "acked"):
-            setattr(made, name, dict(getattr(self, name)))
-        return made
+            setattr(copied, name, dict(getattr(self, name)))
+        return copied
 
     def key(self) -> tuple[Any, ...]:
         """What distinguishes this world from others."""
@@ -170,9 +170,9 @@ class World:
         Raises:
             WrongError: the step breaks a promise.
         """
-        made = self.copy()
-        made.take(step)
-        return made
+        later = self.copy()
+        later.take(step)
+        return later
 
     def take(self, step: tuple[Any, ...]) -> None:
         """Take a step.
@@ -275,11 +275,11 @@ class World:
     def _execute(self, attempt: Any) -> None:
         execution = self.executions[attempt]
         epoch, turn, task, copy = attempt
-        made = getattr(self, f"_do_{execution.at}")(attempt, execution, epoch, turn, task)
-        self.executions[attempt] = made
-        if made.at == "done":
-            self.caches[copy, task] = (attempt, made.values)
-        elif made.at.startswith("write"):
+        moved = getattr(self, f"_do_{execution.at}")(attempt, execution, epoch, turn, task)
+        self.executions[attempt] = moved
+        if moved.at == "done":
+            self.caches[copy, task] = (attempt, moved.values)
+        elif moved.at.startswith("write"):
             self.caches.pop((copy, task), None)
 
     def _do_load(self, attempt: Any, execution: Execution, epoch: int, turn: int, task: str) -> Execution:
@@ -355,15 +355,15 @@ def explore(start: World, limit: int = 1_000_000) -> tuple[int, int]:
             raise WrongError(f"nothing can happen any more, after {_listed(path)}")
         for step in steps:
             try:
-                made = world.after(step)
+                reached = world.after(step)
             except WrongError as exc:
                 raise WrongError(f"{exc}, after {_listed((step, path))}") from exc
-            key = made.key()
+            key = reached.key()
             if key not in seen:
                 if len(seen) >= limit:
                     raise AssertionError(f"more than {limit} worlds")
                 seen.add(key)
-                todo.append((made, (step, path)))
+                todo.append((reached, (step, path)))
     return len(seen), over
 
 

@@ -21,9 +21,9 @@ ROOTS = {101: 7, 102: 8}
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    made = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(exported, "time", SimpleNamespace(monotonic=lambda: made.now))
-    return made
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(exported, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
 
 
 @pytest.fixture
@@ -52,29 +52,29 @@ def spout(*dead: int) -> Any:
 
 
 def test_open_upstream_roots_are_renewed_every_half_timeout(clock: SimpleNamespace, renewed: list[list[int]]) -> None:
-    made = upstream()
-    made.renew()
+    origin = upstream()
+    origin.renew()
     assert renewed == []
     clock.now += T / 2
-    made.renew()
-    made.renew()
+    origin.renew()
+    origin.renew()
     assert renewed == [[101, 102]]
-    made.done(np.array([1]), spout())
+    origin.done(np.array([1]), spout())
     clock.now += T / 2
-    made.renew()
+    origin.renew()
     assert renewed == [[101, 102], [102]]
 
 
 def test_upstream_roots_of_done_messages_are_not_renewed(clock: SimpleNamespace, renewed: list[list[int]]) -> None:
     """The run goes on until its last emission has ended, which may be long after its last message."""
-    made = upstream()
-    made.done(np.array([1, 2]), spout())
+    origin = upstream()
+    origin.done(np.array([1, 2]), spout())
     clock.now += T
-    made.renew()
+    origin.renew()
     assert renewed == []
 
 
 def test_upstream_roots_ack_if_done_and_fail_if_dead_letter() -> None:
-    made = upstream()
-    made.done(np.array([1, 2]), spout(2))
-    assert settle(made._acker) == {101: "ack", 102: "failed"}
+    origin = upstream()
+    origin.done(np.array([1, 2]), spout(2))
+    assert settle(origin._acker) == {101: "ack", 102: "failed"}

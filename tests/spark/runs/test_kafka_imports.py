@@ -69,18 +69,18 @@ class Upstream:
     def is_committed(self) -> bool:
         return self.node.lag(self.group, self.topic) == 0
 
-    def run(self, made: Driver) -> None:
+    def run(self, importer: Driver) -> None:
         """Step an importer until everything is committed."""
         luck = random.Random(1)
 
         def stepped() -> bool:
-            made.step(luck)
+            importer.step(luck)
             return self.is_committed()
 
         try:
             wait_until(stepped, "everything is committed", timeout_secs=120)
         finally:
-            made.member.close()
+            importer.member.close()
 
 
 def test_upstream_messages_end_once_whatever_crashes(node: Broker) -> None:
@@ -93,20 +93,20 @@ def test_upstream_messages_end_once_whatever_crashes(node: Broker) -> None:
     upstream.close()
     # Records that ended upstream are skipped, not acked. A step acks fewer than 20, so each importer has some left.
     limits = [luck.randrange(1, 40) for _ in range(4)]
-    made, crashes = upstream.importer(), 0
+    importer, crashes = upstream.importer(), 0
 
     def stepped() -> bool:
-        nonlocal made, crashes
-        made.step(luck)
-        if crashes < 4 and made.spout.counts.acked >= limits[crashes]:
-            made.crash()
-            made, crashes = upstream.importer(), crashes + 1
+        nonlocal importer, crashes
+        importer.step(luck)
+        if crashes < 4 and importer.spout.counts.acked >= limits[crashes]:
+            importer.crash()
+            importer, crashes = upstream.importer(), crashes + 1
         return upstream.is_committed()
 
     try:
         wait_until(stepped, "everything is committed", timeout_secs=120)
     finally:
-        made.member.close()
+        importer.member.close()
     assert crashes == 4
     failed = {root for number in poison for root in upstream.roots[of[number]].tolist()}
     ends = [(outcome.root, outcome.kind) for outcome in upstream.outcomes()]
@@ -150,8 +150,8 @@ def test_letter_fails_upstream_with_its_reason(node: Broker) -> None:
     upstream = Upstream(node, 2)
     upstream.export([[0], [1]], poison=lambda number: number == 1)
     upstream.close()
-    made = upstream.importer()
-    acks = made.end
+    importer = upstream.importer()
+    acks = importer.end
 
     def end(root: int, place: tuple[int, int], is_poison: bool) -> None:  # noqa: FBT001
         if is_poison:
@@ -159,8 +159,8 @@ def test_letter_fails_upstream_with_its_reason(node: Broker) -> None:
         else:
             acks(root, place, is_poison)
 
-    made.end = end  # type: ignore[method-assign]
-    upstream.run(made)
+    importer.end = end  # type: ignore[method-assign]
+    upstream.run(importer)
     found = {outcome.root: (outcome.kind, outcome.detail, outcome.last_component) for outcome in upstream.outcomes()}
     acked, failed = upstream.roots.tolist()
     assert found[failed] == ("fail", "no price of 'unicorn'", "price")
@@ -174,14 +174,14 @@ def test_records_that_nobody_waits_for_are_skipped_and_counted(node: Broker) -> 
     plain = {"value": "plain", "partition": 0}
     node.produce(upstream.topic, [plain, {**plain, "headers": [("other", b"x")]}])
     upstream.close()
-    made = upstream.importer()
-    upstream.run(made)
-    assert (made.records.skipped, made.spout.counts.acked) == (3, 5)
-    assert len(made.sink) == 5
+    importer = upstream.importer()
+    upstream.run(importer)
+    assert (importer.records.skipped, importer.spout.counts.acked) == (3, 5)
+    assert len(importer.sink) == 5
     ends = {outcome.root: outcome.kind for outcome in upstream.outcomes()}
     assert ends == dict(zip(upstream.roots.tolist(), ["fail", "fail", "ack", "ack"], strict=True))
     assert upstream.acker.stats().unowned == 0, "no ack went to a root that is gone"
-    shown = made.records._progress.read()
+    shown = importer.records._progress.read()
     assert sum(int(str(values["skipped"])) for values in shown.values()) <= 3
 
 

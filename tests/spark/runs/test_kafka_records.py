@@ -145,14 +145,14 @@ def test_no_record_is_committed_before_it_is_done(node: Broker, seed: int, most:
         for lane in (0, 1):
             if lane not in drivers:
                 drivers[lane] = Driver(node, acker, lane, [topic], group, sink)
-            driver = drivers[lane]
-            driver.step(luck)
-            if events < most and driver.member.owned and luck.random() < 0.05:
+            driving = drivers[lane]
+            driving.step(luck)
+            if events < most and driving.member.owned and luck.random() < 0.05:
                 events += 1
                 if luck.random() < 0.5:
-                    driver.crash()
+                    driving.crash()
                 else:
-                    driver.member.close()
+                    driving.member.close()
                 del drivers[lane]
         if luck.random() < 0.3:
             check(node, group, topic, acker, sink)
@@ -162,8 +162,8 @@ def test_no_record_is_committed_before_it_is_done(node: Broker, seed: int, most:
         wait_until(step, "everything is committed", timeout_secs=180)
         check(node, group, topic, acker, sink)
     finally:
-        for driver in drivers.values():
-            driver.crash()
+        for driving in drivers.values():
+            driving.crash()
     places = [json.loads(letter.place or "") for letter in acker.dead_letters.read(10_000)]
     letters = {(place["partition"], place["offset"]) for place in places}
     poison = {(n % 4, n // 4) for n, value in enumerate(values) if value == "poison"}
@@ -172,19 +172,19 @@ def test_no_record_is_committed_before_it_is_done(node: Broker, seed: int, most:
 
 
 @contextmanager
-def driver(node: Broker, acker: Acker, *topics: str, **options: Any) -> Iterator[Driver]:
-    made = Driver(node, acker, 0, list(topics), "g-" + topics[-1], {}, **options)
+def driving(node: Broker, acker: Acker, *topics: str, **options: Any) -> Iterator[Driver]:
+    driver = Driver(node, acker, 0, list(topics), "g-" + topics[-1], {}, **options)
     try:
-        yield made
+        yield driver
     finally:
-        made.member.close()
+        driver.member.close()
 
 
-def until(made: Driver, condition: Callable[[], bool], what: str) -> None:
+def until(driver: Driver, condition: Callable[[], bool], what: str) -> None:
     luck = random.Random(1)
 
     def stepped() -> bool:
-        made.step(luck)
+        driver.step(luck)
         return condition()
 
     wait_until(stepped, what, timeout_secs=90)
@@ -263,14 +263,14 @@ def test_rows_of_an_emission_are_its_records_that_were_not_withdrawn() -> None:
 def test_lost_range_has_a_letter_or_ends_the_run(node: Broker) -> None:
     topic, acker = node.topic(), fake_acker()
     produce(node, topic, 50)
-    with driver(node, acker, topic) as first:
+    with driving(node, acker, topic) as first:
         until(first, lambda: len(first.sink) == 50, "all are written")
     produce(node, topic, 50)
     node.delete_records(topic, 0, 80)
-    with driver(node, acker, topic, on_lost="raise") as second, pytest.raises(AckerError, match="Records 50 to 79"):
+    with driving(node, acker, topic, on_lost="raise") as second, pytest.raises(AckerError, match="Records 50 to 79"):
         until(second, lambda: False, "it ends")
     assert (node.lag(f"g-{topic}", topic), places(acker)) == (50, [])
-    with driver(node, acker, topic) as third:
+    with driving(node, acker, topic) as third:
         until(third, lambda: node.lag(f"g-{topic}", topic) == 0, "all are committed")
     (place,) = places(acker)
     assert (place["topic"], place["partition"], place["offset"], place["until"]) == (topic, 0, 50, 80)
@@ -280,8 +280,8 @@ def test_lost_range_has_a_letter_or_ends_the_run(node: Broker) -> None:
 def test_dead_letters_are_in_their_topic_before_offsets_pass_them(node: Broker) -> None:
     topic, letters, acker = node.topic(), node.topic(), fake_acker()
     produce(node, topic, 20, 4, 5)
-    with driver(node, acker, topic, letters=letters) as made:
-        until(made, lambda: node.lag(f"g-{topic}", topic) == 0, "all are committed")
+    with driving(node, acker, topic, letters=letters) as driver:
+        until(driver, lambda: node.lag(f"g-{topic}", topic) == 0, "all are committed")
     found = node.read(letters)
     assert sorted((message.key(), message.value()) for message in found) == [(b"4", b"poison"), (b"5", b"poison")]
     for message in found:
@@ -295,11 +295,11 @@ def test_dead_letter_is_replayed_from_its_topic_by_another_run(node: Broker) -> 
     """The second run meets another topic first, so that its message ids differ."""
     topic, other, acker = node.topic(), node.topic(), fake_acker()
     produce(node, topic, 20, 9)
-    with driver(node, acker, topic) as first:
+    with driving(node, acker, topic) as first:
         until(first, lambda: node.lag(f"g-{topic}", topic) == 0, "all are committed")
     assert acker.dead_letters.replay() == 1
     produce(node, other, 20)
-    with driver(node, acker, other, topic) as second:
+    with driving(node, acker, other, topic) as second:
         until(second, lambda: len(second.member.owned) == 2, "both topics are assigned")
         second.end = lambda root, place, is_poison: Driver.end(second, root, place, False)  # type: ignore[method-assign]
 
@@ -322,36 +322,36 @@ def test_progress_names_the_oldest_record_and_leaves_out_deleted_topics(
     produce(node, other, 5)
     progress = KafkaProgress(app_of(acker).client, acker.config.app, f"g-{topic}")
     failed: list[int] = []
-    with driver(node, acker, other, topic) as made:
+    with driving(node, acker, other, topic) as driver:
 
         def end(root: int, place: Place, is_poison: bool) -> None:  # noqa: FBT001
             """The second attempt of what is poison hangs."""
             if not is_poison:
-                made.acker.ack_many([root], [1])
+                driver.acker.ack_many([root], [1])
             elif not failed:
                 failed.append(root)
-                made.acker.fail_many([root], reason="broken", component="parse")
+                driver.acker.fail_many([root], reason="broken", component="parse")
 
-        made.end = end  # type: ignore[method-assign]
+        driver.end = end  # type: ignore[method-assign]
         wanted = {
             "earliest": 0, "end": 20, "committed": 9, "open": 1, "done_beyond": 10, "oldest_open": 9,
             "oldest_reason": "failed", "oldest_component": "parse",
         }  # fmt: skip
 
         def shown() -> dict[str, Any]:
-            made.records.publish()
+            driver.records.publish()
             return progress.read()
 
         def is_shown() -> bool:
             values = shown()
             return f"{other}/0" in values and wanted.items() <= values.get(f"{topic}/0", {}).items()
 
-        until(made, is_shown, "the open record is shown")
+        until(driver, is_shown, "the open record is shown")
         admin = node.admin()  # what it was asked ends with it
         admin.delete_topics([other])[other].result(60)
-        until(made, lambda: shown().keys() == {f"{topic}/0"}, "the deleted topic is gone")
-        assert made.records.known_id(other) is not None, "another topic of its name would be taken for it"
-        made.records.has_ended = True
+        until(driver, lambda: shown().keys() == {f"{topic}/0"}, "the deleted topic is gone")
+        assert driver.records.known_id(other) is not None, "another topic of its name would be taken for it"
+        driver.records.has_ended = True
     ended = progress.read()[f"{topic}/0"]
     assert (ended["ended"], ended["committed"], ended["end"]) == (True, 9, 20)
 
@@ -375,29 +375,29 @@ def test_letter_that_isnt_safe_yet_can_be_replayed(
     look = KafkaProgress.look_at_letters
     topic, acker = node.topic(), fake_acker()
     produce(node, topic, 20, 9)
-    with driver(node, acker, topic) as made:
+    with driving(node, acker, topic) as driver:
         with monkeypatch.context() as uncopied:
             uncopied.setattr(KafkaProgress, "look_at_letters", lambda *given: look(*given)._replace(is_copied=False))
             uncopied.setattr("acker_redis.store.kafka_letters._SECURE_SECS", 0.0)
-            until(made, lambda: acker.dead_letters.count() == 1 and len(made.sink) == 19, "the letter is written")
+            until(driver, lambda: acker.dead_letters.count() == 1 and len(driver.sink) == 19, "the letter is written")
             (old,) = acker.dead_letters.read()
-            progress = made.member.owned[0].progress
+            progress = driver.member.owned[0].progress
             assert progress.until() == 9
             acker.dead_letters.replay()
             if is_repaired:
-                made.end = lambda root, place, is_poison: Driver.end(made, root, place, False)  # type: ignore[method-assign]
+                driver.end = lambda root, place, is_poison: Driver.end(driver, root, place, False)  # type: ignore[method-assign]
 
             def is_replayed() -> bool:
-                made.spout.claim_replays()
+                driver.spout.claim_replays()
                 return [letter.entry_id for letter in acker.dead_letters.read()] not in ([], [old.entry_id]) or (
-                    made.sink.get((0, 9), 0) == 1 and not made.spout.replaying and not acker.dead_letters.count()
+                    driver.sink.get((0, 9), 0) == 1 and not driver.spout.replaying and not acker.dead_letters.count()
                 )
 
-            until(made, is_replayed, "the replay has ended")
+            until(driver, is_replayed, "the replay has ended")
             for _ in range(5):  # looks at letters
-                made.step(random.Random(1))
+                driver.step(random.Random(1))
             assert [acker.dead_letters.count(), progress.until()] == ([0, 20] if is_repaired else [1, 9])
-        until(made, lambda: progress.until() == 20, "the offset passes the record")
+        until(driver, lambda: progress.until() == 20, "the offset passes the record")
         assert acker.dead_letters.count() == (0 if is_repaired else 1)
 
 
@@ -405,7 +405,7 @@ def test_letter_that_isnt_safe_yet_can_be_replayed(
 def test_topic_made_again_while_nobody_ran_is_noticed(node: Broker, start: Literal["earliest", "latest"]) -> None:
     topic, acker = node.topic(), fake_acker()
     produce(node, topic, 20)
-    with driver(node, acker, topic) as first:
+    with driving(node, acker, topic) as first:
 
         def is_published() -> bool:
             first.records.publish()
@@ -414,12 +414,12 @@ def test_topic_made_again_while_nobody_ran_is_noticed(node: Broker, start: Liter
         until(first, is_published, "all are written")
     again(node, topic)
     produce(node, topic, 5)
-    with driver(node, acker, topic, on_recreated="raise", start=start) as second:
+    with driving(node, acker, topic, on_recreated="raise", start=start) as second:
         with pytest.raises(AckerError, match="was deleted and created again"):
             until(second, lambda: False, "it ends")
         assert second.sink == {}
     assert node.committed(f"g-{topic}", topic) == {}
-    with driver(node, acker, topic, on_recreated="restart", start=start) as third:
+    with driving(node, acker, topic, on_recreated="restart", start=start) as third:
         until(third, lambda: len(third.sink) == 5 and node.lag(f"g-{topic}", topic) == 0, "the new one is read")
     assert sorted(third.sink) == [(0, offset) for offset in range(5)]
 
@@ -428,23 +428,25 @@ def test_partition_that_leaves_and_returns_during_a_job_is_done_once(node: Broke
     topic, acker = node.topic(partitions=4), fake_acker(lanes=2)
     node.produce(topic, [{"value": "fine", "partition": n % 4} for n in range(40)])
     group = f"g-{topic}"
-    with driver(node, acker, topic) as made:
-        made.holds = True
-        until(made, lambda: len(made.running) == 40, "all are in jobs")
+    with driving(node, acker, topic) as driver:
+        driver.holds = True
+        until(driver, lambda: len(driver.running) == 40, "all are in jobs")
         other = Driver(node, acker, 1, [topic], group, {})
 
         def is_shared() -> bool:
             other.records.read(0, 0.0)
-            return len(other.member.owned) == len(made.member.owned) == 2
+            return len(other.member.owned) == len(driver.member.owned) == 2
 
-        until(made, is_shared, "another driver has two of the partitions")
+        until(driver, is_shared, "another driver has two of the partitions")
         other.member.close()
-        until(made, lambda: len(made.member.owned) == 4, "they are back")
-        until(made, lambda: all(len(owned.progress.open) == 10 for owned in made.member.owned), "they are read again")
-        assert (made.spout.state.left, len(made.running)) == (40, 40)
-        made.holds = False
-        until(made, lambda: node.lag(group, topic) == 0, "all are committed")
-    assert made.sink == {(n % 4, n // 4): 1 for n in range(40)}
+        until(driver, lambda: len(driver.member.owned) == 4, "they are back")
+        until(
+            driver, lambda: all(len(owned.progress.open) == 10 for owned in driver.member.owned), "they are read again"
+        )
+        assert (driver.spout.state.left, len(driver.running)) == (40, 40)
+        driver.holds = False
+        until(driver, lambda: node.lag(group, topic) == 0, "all are committed")
+    assert driver.sink == {(n % 4, n // 4): 1 for n in range(40)}
     assert acker.dead_letters.count() == 0
 
 
@@ -456,9 +458,9 @@ def test_largest_record_becomes_a_dead_letter(node: Broker) -> None:
     value = b"poison" + b"x" * 1_040_000
     node.produce(topic, [{"key": "large", "value": value, "headers": headers}], **large)
     node.produce(topic, [{"key": "gone", "value": None}, {"value": "poison", "headers": headers}])
-    with driver(node, acker, topic, letters=letters, max_bytes=100) as made:
-        until(made, lambda: node.lag(f"g-{topic}", topic) == 0, "all are committed")
-    assert made.sink == {(0, 1): 1}
+    with driving(node, acker, topic, letters=letters, max_bytes=100) as driver:
+        until(driver, lambda: node.lag(f"g-{topic}", topic) == 0, "all are committed")
+    assert driver.sink == {(0, 1): 1}
     found = {message.key(): message for message in node.read(letters)}
     assert found.keys() == {b"large", None}
     assert (found[b"large"].value(), found[None].value()) == (None, b"poison")
@@ -471,19 +473,19 @@ def test_largest_record_becomes_a_dead_letter(node: Broker) -> None:
 def test_limit_of_bytes_holds_back_records(node: Broker) -> None:
     topic, acker = node.topic(), fake_acker()
     node.produce(topic, [{"value": "x" * 1000} for _ in range(60)])
-    with driver(node, acker, topic, max_bytes=8000) as made:
-        made.holds = True
-        until(made, lambda: made.records._budget.room() == 0, "no more fit")
-        held = made.spout.state.left
+    with driving(node, acker, topic, max_bytes=8000) as driver:
+        driver.holds = True
+        until(driver, lambda: driver.records._budget.room() == 0, "no more fit")
+        held = driver.spout.state.left
         assert 1 < held <= 8
         for _ in range(20):
-            made.step(random.Random(1))
-            assert made.spout.state.left == held
-        made.holds = False
+            driver.step(random.Random(1))
+            assert driver.spout.state.left == held
+        driver.holds = False
 
         def is_done() -> bool:
-            assert made.spout.state.left <= 8
-            return len(made.sink) == 60
+            assert driver.spout.state.left <= 8
+            return len(driver.sink) == 60
 
-        until(made, is_done, "all are written")
+        until(driver, is_done, "all are written")
     assert node.lag(f"g-{topic}", topic) == 0

@@ -35,13 +35,13 @@ def children(n: int, each: int) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("act", [raise_error, kill_self])
-@pytest.mark.parametrize("where", ["bolt", "sink", "behind the sink"])
+@pytest.mark.parametrize("where", ["operator", "sink", "behind the sink"])
 def test_dying_task_that_runs_again_counts_once(case: MakeCase, act: Callable[[], None], where: str) -> None:
     run = case(n=1000)
     mark = run.folder / "died"
 
-    def bolt(batch: pa.RecordBatch) -> FlatMapOutput:
-        if where == "bolt" and 300 in batch.column("id").to_pylist():
+    def operator(batch: pa.RecordBatch) -> FlatMapOutput:
+        if where == "operator" and 300 in batch.column("id").to_pylist():
             once(mark, act)
         return fan_out(3, batch)
 
@@ -54,7 +54,7 @@ def test_dying_task_that_runs_again_counts_once(case: MakeCase, act: Callable[[]
             once(mark, act)  # the file is there, and nobody knows
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.flat_map_arrow(messages, bolt, CHILD)
+        derived = tracker.flat_map_arrow(messages, operator, CHILD)
         files = run.partition_files(tracker)
         tracker.write_partitions(derived.repartition(2, "child"), partial(write, files))
 
@@ -73,7 +73,7 @@ def test_stage_rerun_after_lost_shuffle_files_counts_once(case: MakeCase) -> Non
     for folder in (mapped, written, done):
         folder.mkdir()
 
-    def bolt(batch: pa.RecordBatch) -> FlatMapOutput:
+    def operator(batch: pa.RecordBatch) -> FlatMapOutput:
         note_attempt(mapped)
         return fan_out(3, batch)
 
@@ -92,7 +92,7 @@ def test_stage_rerun_after_lost_shuffle_files_counts_once(case: MakeCase) -> Non
         (done / str(partition)).touch()
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        some = tracker.filter(tracker.flat_map_arrow(messages, bolt, CHILD), "child < 2")
+        some = tracker.filter(tracker.flat_map_arrow(messages, operator, CHILD), "child < 2")
         checked = tracker.fail_where(some, "id = 7 AND child = 1", "seven")
         files = run.partition_files(tracker)
         tracker.write_partitions(checked.repartition(4, "id"), partial(write, files))
@@ -105,35 +105,35 @@ def test_stage_rerun_after_lost_shuffle_files_counts_once(case: MakeCase) -> Non
 
 
 Killing = Callable[[str, DataFrame], DataFrame]
-"""A bolt of a given name, one of whose workers dies half-way."""
+"""A operator of a given name, one of whose workers dies half-way."""
 
 
-def sorted_rows(tracker: Tracker, messages: DataFrame, bolt: Killing) -> DataFrame:
-    before = bolt("before", messages)
-    return bolt("after", before.orderBy(F.desc("id"), "child") if COUNTS_ONCE else before.repartition("id"))
+def sorted_rows(tracker: Tracker, messages: DataFrame, operator: Killing) -> DataFrame:
+    before = operator("before", messages)
+    return operator("after", before.orderBy(F.desc("id"), "child") if COUNTS_ONCE else before.repartition("id"))
 
 
-def self_join(tracker: Tracker, messages: DataFrame, bolt: Killing) -> DataFrame:
-    renamed = bolt("right", messages).withColumnRenamed("child", "other")
-    return bolt("after", tracker.join(bolt("left", messages), renamed, "id"))
+def self_join(tracker: Tracker, messages: DataFrame, operator: Killing) -> DataFrame:
+    renamed = operator("right", messages).withColumnRenamed("child", "other")
+    return operator("after", tracker.join(operator("left", messages), renamed, "id"))
 
 
-def union(tracker: Tracker, messages: DataFrame, bolt: Killing) -> DataFrame:
+def union(tracker: Tracker, messages: DataFrame, operator: Killing) -> DataFrame:
     low, high = tracker.filter(messages, "id < 200"), tracker.filter(messages, "id >= 200")
-    return bolt("after", tracker.union_by_name(bolt("low", low), bolt("high", high.repartition(3, "id"))))
+    return operator("after", tracker.union_by_name(operator("low", low), operator("high", high.repartition(3, "id"))))
 
 
-@pytest.mark.parametrize(("shape", "rows", "bolts"), [(sorted_rows, 4, 2), (self_join, 8, 3), (union, 4, 3)])
+@pytest.mark.parametrize(("shape", "rows", "operators"), [(sorted_rows, 4, 2), (self_join, 8, 3), (union, 4, 3)])
 def test_workers_killed_around_a_shuffle_keep_outcomes_exact(
-    case: MakeCase, shape: Callable[[Tracker, DataFrame, Killing], DataFrame], rows: int, bolts: int
+    case: MakeCase, shape: Callable[[Tracker, DataFrame, Killing], DataFrame], rows: int, operators: int
 ) -> None:
-    """Two children per bolt; a worker of each bolt and of the sink is killed once, in the middle of its partition."""
+    """Two children per operator; a worker of each operator and of the sink is killed once, in the middle of its partition."""
     run = case(n=400)
     marks = run.folder / "marks"
     marks.mkdir()
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        def bolt(name: str, frame: DataFrame) -> DataFrame:
+        def operator(name: str, frame: DataFrame) -> DataFrame:
             def double(batch: pa.RecordBatch) -> FlatMapOutput:
                 if 333 in batch.column("id").to_pylist() or 133 in batch.column("id").to_pylist():
                     once(marks / name, kill_self)
@@ -147,11 +147,11 @@ def test_workers_killed_around_a_shuffle_keep_outcomes_exact(
                 once(marks / "sink", kill_self)
             into(kept, partition)
 
-        derived = shape(tracker, messages, bolt).repartition(3, "id")
+        derived = shape(tracker, messages, operator).repartition(3, "id")
         tracker.write_partitions(derived, partial(write, run.partition_files(tracker)))
 
     ended = run.done(pipeline)
-    assert len(list(marks.iterdir())) == bolts + 1
+    assert len(list(marks.iterdir())) == operators + 1
     assert ended.acked == set(range(400))
     found = by_message(run.written(name="rows"))
     assert {id: len(each) // ended.emissions for id, each in found.items()} == dict.fromkeys(range(1, 400), rows)
@@ -159,7 +159,7 @@ def test_workers_killed_around_a_shuffle_keep_outcomes_exact(
 
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_partition_abandoned_by_take_is_exact_when_written(case: MakeCase, shuffled: bool) -> None:
-    """`take` has its rows while the bolt still is in the middle; then everything is written."""
+    """`take` has its rows while the operator still is in the middle; then everything is written."""
     run = case(n=1000)
     taken, abandoned = run.folder / "taken", run.folder / "abandoned"
     seen: list[int] = []  # of one task: it is unpickled anew for each
@@ -198,7 +198,7 @@ def test_random_flat_map_under_killed_workers_is_exact(case: MakeCase) -> None:
     def draw(batch: pa.RecordBatch) -> FlatMapOutput:
         ids = batch.column("id").to_numpy()
         if 60 in ids:
-            once(out / "killed-in-bolt", kill_self)
+            once(out / "killed-in-operator", kill_self)
         return drawing.drawn(ids, random=True)
 
     def write(name: str, batches: Iterator[pa.RecordBatch], partition: int) -> None:

@@ -19,12 +19,12 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    started = Cluster(tmp_path_factory.mktemp("cluster"))
     try:
-        made.start()
-        yield made
+        started.start()
+        yield started
     finally:
-        made.stop()
+        started.stop()
 
 
 def run_scenarios(cluster: Cluster, warm: Warm, url: str, folder: Path, *scenarios: str) -> dict[str, Any]:
@@ -39,16 +39,16 @@ def run_scenarios(cluster: Cluster, warm: Warm, url: str, folder: Path, *scenari
 def test_executor_killed_during_a_stage_keeps_outcomes_exact(
     cluster: Cluster, warm: Warm, url: str, tmp_path: Path
 ) -> None:
-    """Killed in the sink's stage, it takes its map output along: the bolt's stage runs again."""
-    found = run_scenarios(cluster, warm, url, tmp_path, "kill:bolt", "kill:sink", "kill-late:sink")
-    assert sum(found["kill:bolt"]["bolt"].values()) > 2
+    """Killed in the sink's stage, it takes its map output along: the operator's stage runs again."""
+    found = run_scenarios(cluster, warm, url, tmp_path, "kill:operator", "kill:sink", "kill-late:sink")
+    assert sum(found["kill:operator"]["operator"].values()) > 2
     for scenario in ("kill:sink", "kill-late:sink"):
         assert sum(found[scenario]["sink"].values()) > 2
-        assert sum(found[scenario]["bolt"].values()) > 2, "no map output was lost"
+        assert sum(found[scenario]["operator"].values()) > 2, "no map output was lost"
 
 
 def test_speculative_task_copies_keep_outcomes_exact(cluster: Cluster, warm: Warm, url: str, tmp_path: Path) -> None:
-    found = run_scenarios(cluster, warm, url, tmp_path, "race:bolt", "race:sink", "lose:sink")
+    found = run_scenarios(cluster, warm, url, tmp_path, "race:operator", "race:sink", "lose:sink")
     for scenario, result in found.items():
         assert max(result[scenario.partition(":")[2]].values()) > 1, "no copy ran"
 

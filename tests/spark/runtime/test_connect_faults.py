@@ -26,10 +26,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("connect")
     session.prepare()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    made = Server(command("local-cluster[2,1,1024]", "faults"), environment, folder)
-    made.start(**session.settings_in(folder), **{"spark.executor.memory": "512m"})
-    yield made
-    made.stop()
+    server = Server(command("local-cluster[2,1,1024]", "faults"), environment, folder)
+    server.start(**session.settings_in(folder), **{"spark.executor.memory": "512m"})
+    yield server
+    server.stop()
 
 
 def run(server: Server, scenario: str, url: str, folder: Path, *others: Server) -> dict[str, Any]:

@@ -106,12 +106,12 @@ class Remote:
 
 @pytest.fixture(scope="module")
 def remote() -> Iterator[Remote]:
-    made = Remote(WORKERS)
+    remote = Remote(WORKERS)
     try:
-        made.start()
-        yield made
+        remote.start()
+        yield remote
     finally:
-        made.stop()
+        remote.stop()
 
 
 def run_client(python: str, job: Path, *arguments: str, **variables: str) -> str:

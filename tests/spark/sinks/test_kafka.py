@@ -301,18 +301,18 @@ def test_secrets_show_nowhere(node: Broker, caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def producers(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The producers that this process makes as a worker."""
-    made: list[Any] = []
+    producers: list[Any] = []
     kafka = confluent()
 
     def producer(settings: Any) -> Any:
-        made.append(kafka.Producer(settings))
-        return made[-1]
+        producers.append(kafka.Producer(settings))
+        return producers[-1]
 
     monkeypatch.setattr(kafka_producers, "confluent", lambda: SimpleNamespace(Producer=producer))
     monkeypatch.setattr(kafka_producers, "_kept", OrderedDict())
-    return made
+    return producers
 
 
 def write_one(node: Broker, topic: str, value: bytes, **settings: object) -> None:
@@ -320,34 +320,34 @@ def write_one(node: Broker, topic: str, value: bytes, **settings: object) -> Non
     write(iter([pa.RecordBatch.from_pylist([{"value": value}])]), 0)
 
 
-def test_worker_keeps_its_producer_for_the_next_task(node: Broker, made: list[Any]) -> None:
+def test_worker_keeps_its_producer_for_the_next_task(node: Broker, producers: list[Any]) -> None:
     first, second = node.topic(), node.topic()
     for topic in (first, second, first):
         write_one(node, topic, b"x")
-    assert len(made) == 1
+    assert len(producers) == 1
     write_one(node, first, b"x", **{"linger.ms": 1})
-    assert len(made) == 2, "another one has other settings"
+    assert len(producers) == 2, "another one has other settings"
     for n in range(6):
         write_one(node, first, b"x", **{"linger.ms": 10 + n})
     assert len(kafka_producers._kept) == 4
     assert (values(node.read(first)), values(node.read(second))) == (["x"] * 9, ["x"])
 
 
-def test_worker_drops_a_producer_whose_record_was_not_acknowledged(node: Broker, made: list[Any]) -> None:
+def test_worker_drops_a_producer_whose_record_was_not_acknowledged(node: Broker, producers: list[Any]) -> None:
     topic = node.topic(max_message_bytes="1000")
     with pytest.raises(RowsRefusedError):
         write_one(node, topic, b"x" * 2000)
-    assert len(made) == 2, "the second one sends suspects by themselves"
+    assert len(producers) == 2, "the second one sends suspects by themselves"
     write_one(node, topic, b"y")
-    assert len(made) == 3
+    assert len(producers) == 3
     kept = dict(kafka_producers._kept)
     with pytest.raises(OutageError):
         write_one(node, "not-there", b"x", **{"delivery.timeout.ms": 1500})
-    assert (len(made), kafka_producers._kept) == (4, kept)
+    assert (len(producers), kafka_producers._kept) == (4, kept)
     assert values(node.read(topic)) == ["y"]
 
 
-def test_producer_that_does_not_know_a_new_partition_is_not_kept(node: Broker, made: list[Any]) -> None:
+def test_producer_that_does_not_know_a_new_partition_is_not_kept(node: Broker, producers: list[Any]) -> None:
     from confluent_kafka.cimpl import NewPartitions
 
     topic = node.topic()
@@ -367,7 +367,7 @@ def test_producer_that_does_not_know_a_new_partition_is_not_kept(node: Broker, m
     assert sorted(values(node.read(topic))) == ["first", "second"]
 
 
-def test_kept_producer_writes_to_a_topic_that_was_made_again(node: Broker, made: list[Any]) -> None:
+def test_kept_producer_writes_to_a_topic_that_was_made_again(node: Broker, producers: list[Any]) -> None:
     topic = node.topic()
     for n in range(3):
         write_one(node, topic, b"%d" % n)
@@ -381,14 +381,14 @@ def test_kept_producer_writes_to_a_topic_that_was_made_again(node: Broker, made:
 
 
 @pytest.mark.chaos
-def test_kept_producer_outlives_its_broker(made: list[Any]) -> None:
+def test_kept_producer_outlives_its_broker(producers: list[Any]) -> None:
     with broker() as mortal:
         topic = mortal.topic()
         write_one(mortal, topic, b"before")
         mortal.kill()
         mortal.start()
         write_one(mortal, topic, b"after")
-        assert len(made) == 1
+        assert len(producers) == 1
         assert sorted(values(mortal.read(topic))) == ["after", "before"]
 
 

@@ -24,18 +24,18 @@ URL = "redis://user:s3cret@host"
 
 @pytest.fixture
 def acker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Acker]:
-    with fake_acker() as made:
-        monkeypatch.setattr(export, "acker_of_worker", lambda url, config: made)
+    with fake_acker() as acker:
+        monkeypatch.setattr(export, "acker_of_worker", lambda url, config: acker)
         monkeypatch.setattr(export, "partition_id", lambda: 4)
-        yield made
+        yield acker
 
 
 def step(acker: Acker, prefix: str = "run:3:0", **given: Any) -> ExportStep:
     return ExportStep(URL, acker.config, prefix, "hand on", **given)
 
 
-def run(made: ExportStep, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
-    return [row for batch in made(iter(batches)) for row in batch.to_pylist()]
+def run(exporting: ExportStep, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
+    return [row for batch in exporting(iter(batches)) for row in batch.to_pylist()]
 
 
 def pairs(row: dict[str, Any]) -> list[tuple[int, int]]:
@@ -80,9 +80,9 @@ def test_ledger_edges_depend_on_share_and_root_not_on_row_order(acker: Acker) ->
 def test_exported_row_has_each_root_once_with_nonzero_edge(acker: Acker, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = run(step(acker), tracked([5, 6], [[1], [1, 1, 2]]))
     assert [root for root, _ in pairs(rows[1])] == [1, 2]  # two equal edges of one row would cancel out
-    made = [edge for row in rows for _, edge in pairs(row)]
+    edges = [edge for row in rows for _, edge in pairs(row)]
     again = [edge for row in run(step(acker, "run:3:1"), tracked([5], [[1]])) for _, edge in pairs(row)]
-    assert len({*made, *again}) == 4
+    assert len({*edges, *again}) == 4
     monkeypatch.setattr(export, "hash_longs", lambda *values: np.zeros(len(values[0]), np.uint64))
     (row,) = run(step(acker, "run:3:2"), tracked([5], [[1]]))
     assert pairs(row) == [(1, 1)]
@@ -140,9 +140,9 @@ def test_abandoned_or_broken_export_changes_no_ledger(acker: Acker) -> None:
         yield tracked([5], [[1]])
         raise ArithmeticError
 
-    made = step(acker)(iter([tracked([5], [[1]])]))
-    next(made)
-    made.close()  # type: ignore[attr-defined]
+    rows = step(acker)(iter([tracked([5], [[1]])]))
+    next(rows)
+    rows.close()  # type: ignore[attr-defined]
     with pytest.raises(ArithmeticError):
         list(step(acker)(broken()))
     assert run(step(acker)) == []

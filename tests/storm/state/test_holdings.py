@@ -47,15 +47,15 @@ class Run:
         self.epoch, self.number = self.stored.open({})[0], 0
         (self.task,) = self.graph.components["bolt"].task_ids
         self.states = KeptStates(self.graph, self.task)
-        self.made = self.instance()
+        self.live = self.instance()
         self.happened: list[Any] = []
 
     def instance(self) -> Any:
-        made = self.bolt()
-        made._acker_collector, made._acker_logger = self, logging.getLogger("acker_redis.storm")
-        made._acker_place = Mock(component="bolt", task_id=self.task)
-        begin_windows(made, self.graph, 30, lambda: self.now_ms)
-        return made
+        live = self.bolt()
+        live._acker_collector, live._acker_logger = self, logging.getLogger("acker_redis.storm")
+        live._acker_place = Mock(component="bolt", task_id=self.task)
+        begin_windows(live, self.graph, 30, lambda: self.now_ms)
+        return live
 
     open_tuples: dict[str, Tuple]
     now_ms = 0
@@ -68,9 +68,9 @@ class Run:
     def turn(self, *values: int, moves: bool = False, commits: bool = True) -> int:
         """A turn with tuples. Returns how many are held, and commits it."""
 
-        def process(made: Any) -> None:
+        def process(live: Any) -> None:
             for value in values:
-                made.process(tuple_of(self.number, value))
+                live.process(tuple_of(self.number, value))
 
         return self.turn_of(process, moves=moves, commits=commits)
 
@@ -79,16 +79,16 @@ class Run:
         self.open_tuples = {}
         self.number += 1
         if moves:
-            self.states, self.made = KeptStates(self.graph, self.task), self.instance()
+            self.states, self.live = KeptStates(self.graph, self.task), self.instance()
         turn = self.stored.turn(self.epoch, self.number)
         (state,), holdings = self.states.all(), self.states.holdings
         assert holdings is not None
         state.begin(turn)
         moment = Moment(self.epoch, self.number)
         self.states.held.begin(moment, self)  # type: ignore[arg-type]
-        holdings.begin(self.made, moment)
-        act(self.made)
-        count = holdings.end(self.made)
+        holdings.begin(self.live, moment)
+        act(self.live)
+        count = holdings.end(self.live)
         attempt = state.end(f"x{self.number}")
         if commits:
             turn.commit([attempt] if attempt else [])
@@ -97,7 +97,7 @@ class Run:
         return count
 
     def held(self) -> list[tuple[int, Any]]:
-        return [(tup.values.v, place) for tup, place in self.made._acker_held_places()]
+        return [(tup.values.v, place) for tup, place in self.live._acker_held_places()]
 
 
 @pytest.mark.parametrize("moves", [False, True])
@@ -109,7 +109,7 @@ def test_a_task_goes_on_with_what_it_held_in_any_worker(bolt: type[Any], moves: 
         run.turn(*values, moves=moves)
     whole.turn(1, 2, 3, 4, 5, 6)
     assert run.held() == whole.held() and run.held()
-    assert run.made._acker_held_progress() == whole.made._acker_held_progress()
+    assert run.live._acker_held_progress() == whole.live._acker_held_progress()
 
 
 def test_tuples_of_a_turn_that_was_closed_are_not_held() -> None:
@@ -163,7 +163,7 @@ def test_a_tuple_of_a_window_may_not_be_in_the_state_too_although_its_window_did
     run = Run(Windows)
     run.turn(1)
     run.turn()
-    (tup,) = run.made._acker_held_tuples()
+    (tup,) = run.live._acker_held_tuples()
     for key in ("oldest", tup.id):
         with pytest.raises(InvalidTopologyError, match=f"tuple '1:1:1' for 'its batches or windows' and '{key}'"):
             encode_value({"tup": tup}, key, "bolt", run.states.held)
@@ -211,15 +211,15 @@ def test_windows_over_turns_are_those_of_one_process(seed: int) -> None:
     calls.append((301, None))
 
     def does(run: Run, some: list[tuple[int, int | None]]) -> Callable[[Any], None]:
-        def act(made: Any) -> None:
+        def act(live: Any) -> None:
             for ms, value in some:
                 run.now_ms = ms
                 if value is None:
-                    made._acker_on_time()
+                    live._acker_on_time()
                 else:
-                    made.process(tuple_of(run.number, value))
+                    live.process(tuple_of(run.number, value))
             if some[-1] == calls[-1]:
-                made._acker_flush()
+                live._acker_flush()
 
         return act
 

@@ -27,12 +27,12 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("cluster"))
+    started = Cluster(tmp_path_factory.mktemp("cluster"))
     try:
-        made.start()
-        yield made
+        started.start()
+        yield started
     finally:
-        made.stop()
+        started.stop()
 
 
 def run_scenarios(cluster: Cluster, warm: Warm, url: str, folder: Path, *scenarios: str) -> dict[str, Any]:

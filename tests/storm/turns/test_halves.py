@@ -78,12 +78,12 @@ def test_drivers_that_die_at_random_leave_the_state_of_their_committed_turns(
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     folder = tmp_path / "cluster"
     folder.mkdir()
-    made = Cluster(folder)
+    started = Cluster(folder)
     try:
-        made.start()
-        yield made
+        started.start()
+        yield started
     finally:
-        made.stop()
+        started.stop()
 
 
 @pytest.mark.spark

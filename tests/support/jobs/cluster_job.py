@@ -56,16 +56,16 @@ def session(master: str, folder: Path, **settings: str) -> Any:
 
 
 Act = Callable[[str, str], None]
-"""What a scenario does in a task: told whether that is the bolt's or the sink's, and when (`middle`, `written`)."""
+"""What a scenario does in a task: told whether that is the operator's or the sink's, and when (`middle`, `written`)."""
 
 
 def run_job(case: Case, folder: Path, act: Act) -> dict[str, Any]:
-    """A bolt, a shuffle, rows that fail, a sink; what became of the messages, checked against the files."""
+    """A operator, a shuffle, rows that fail, a sink; what became of the messages, checked against the files."""
 
-    def bolt(batch: pa.RecordBatch) -> FlatMapOutput:
-        note_attempt(folder / "bolt")
+    def operator(batch: pa.RecordBatch) -> FlatMapOutput:
+        note_attempt(folder / "operator")
         if VICTIM in batch.column("id").to_pylist():
-            act("bolt", "middle")
+            act("operator", "middle")
         return fan_out(CHILDREN, batch)
 
     def write(into: Callable[..., None], batches: Iterator[pa.RecordBatch], partition: int) -> None:
@@ -79,7 +79,7 @@ def run_job(case: Case, folder: Path, act: Act) -> dict[str, Any]:
             act("sink", "written")
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        derived = tracker.flat_map_arrow(messages, bolt, CHILD)
+        derived = tracker.flat_map_arrow(messages, operator, CHILD)
         some = tracker.fail_where(tracker.filter(derived, "child < 2"), f"id = {BAD}", "bad")
         files = case.partition_files(tracker)
         tracker.write_partitions(some.repartition(2, "id"), partial(write, files))
@@ -88,7 +88,7 @@ def run_job(case: Case, folder: Path, act: Act) -> dict[str, Any]:
     ended.check({id: [(id, 0), (id, 1)] if id else [] for id in range(MESSAGES)}, case.written(name="rows"))
     return {
         "acked": len(ended.acked), "letters": list(ended.letters), "pending": case.acker.stats().pending,
-        "bolt": attempts(folder / "bolt"), "sink": attempts(folder / "sink"),
+        "operator": attempts(folder / "operator"), "sink": attempts(folder / "sink"),
     }  # fmt: skip
 
 
@@ -149,7 +149,7 @@ def wait_for_executors(spark: Any) -> None:
 
 
 def play(master: str, root: Path, scenarios: Sequence[str], run: Callable[[Any, Path, str, str], Any]) -> None:
-    """Run scenarios such as `kill:bolt`, one after the other, and print what came of them.
+    """Run scenarios such as `kill:operator`, one after the other, and print what came of them.
 
     `run` is called with the session, a folder of the scenario, its fault, and the place of the fault.
     """
@@ -166,7 +166,7 @@ def play(master: str, root: Path, scenarios: Sequence[str], run: Callable[[Any, 
 
 def run_scenario(url: str, spark: Any, folder: Path, fault: str, where: str) -> dict[str, Any]:
     """Run a scenario of this module."""
-    for stage in ("bolt", "sink"):
+    for stage in ("operator", "sink"):
         (folder / stage).mkdir(parents=True)
     run = Case(spark, url, folder, MESSAGES)
     result = run_job(run, folder, partial(SCENARIOS[fault], where, folder))

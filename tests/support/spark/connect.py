@@ -20,7 +20,7 @@ class ConnectSessions:
     def __init__(self, folder: Path, **settings: str) -> None:
         self._folder, self._settings = folder, settings
         self._server: Server | None = None
-        self._made: SparkSession | None = None
+        self._session: SparkSession | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -36,9 +36,9 @@ class ConnectSessions:
             session.prepare()
             self._server = Server(command(session.MASTER, "tests"), os.environ, self._folder)
             self._server.start(**{**session.settings_in(self._folder), **self._settings})
-        if self._made is None:
-            self._made = SparkSession.builder.remote(self._server.url).getOrCreate()
-        return self._made
+        if self._session is None:
+            self._session = SparkSession.builder.remote(self._server.url).getOrCreate()
+        return self._session
 
     def renew(self) -> None:
         """Have another server for the tests that follow."""
@@ -46,9 +46,9 @@ class ConnectSessions:
 
     def stop(self) -> None:
         """End session and server."""
-        if self._made is not None:
-            self._made.stop()
-            self._made = None
+        if self._session is not None:
+            self._session.stop()
+            self._session = None
             gc.collect()  # a session that is collected later would end requests of the next one (PySpark 4.0 to 4.2)
         if self._server is not None:
             self._server.stop()

@@ -117,14 +117,14 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Warm"]:
 def case(spark: "SparkSession", url: str, tmp_path: Path) -> Iterator["MakeCase"]:
     from tests.support.spark.cases import Case
 
-    made: list[Case] = []
+    cases: list[Case] = []
 
     def make(**options: Any) -> Case:
-        folder = tmp_path / f"case-{len(made)}"
+        folder = tmp_path / f"case-{len(cases)}"
         folder.mkdir()
-        made.append(Case(spark, url, folder, **options))
-        return made[-1]
+        cases.append(Case(spark, url, folder, **options))
+        return cases[-1]
 
     yield make
-    for one in made:
+    for one in cases:
         one.acker.close()

@@ -56,20 +56,20 @@ def started(folder: Path, **settings: str) -> SparkSession:
     builder = SparkSession.builder.master(MASTER).appName("tests")
     for name, value in {**settings_in(folder), **settings}.items():
         builder = builder.config(name, value)
-    made = builder.getOrCreate()
-    plain_files.use(made)
-    return made
+    session = builder.getOrCreate()
+    plain_files.use(session)
+    return session
 
 
-def _has_executor(made: SparkSession) -> bool:
+def _has_executor(session: SparkSession) -> bool:
     """False, too, where another session's owner has stopped the context that both had."""
-    context = made.sparkContext._jsc
+    context = session.sparkContext._jsc
     return context is not None and context.sc().getExecutorMemoryStatus().size() > 0
 
 
-def try_tasks(made: SparkSession, attempts: int) -> None:
+def try_tasks(session: SparkSession, attempts: int) -> None:
     """How often Spark tries each task from now on. In local mode it takes the number from the master, and never again."""
-    context = made.sparkContext
+    context = session.sparkContext
     of_class = java_class(context, "java.lang.Class").forName("org.apache.spark.scheduler.TaskSchedulerImpl")
     field = of_class.getDeclaredField("maxTaskFailures")
     field.setAccessible(True)
@@ -85,7 +85,7 @@ class Sessions:
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self._folder, self._settings = folder, settings
-        self._made: SparkSession | None = None
+        self._session: SparkSession | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -94,17 +94,17 @@ class Sessions:
 
     def live(self) -> SparkSession:
         """The session that is there, or a new one."""
-        if self._made is not None and not _has_executor(self._made):
+        if self._session is not None and not _has_executor(self._session):
             self.stop()
-        if self._made is None:
-            self._made = started(self._folder, **self._settings)
-        return self._made
+        if self._session is None:
+            self._session = started(self._folder, **self._settings)
+        return self._session
 
     def renew(self) -> None:
         """Nothing to do: `live` sees what a test did to the executor."""
 
     def stop(self) -> None:
         """End the session; the JVM stays."""
-        if self._made is not None:
-            self._made.stop()
-            self._made = None
+        if self._session is not None:
+            self._session.stop()
+            self._session = None
