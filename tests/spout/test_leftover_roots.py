@@ -88,7 +88,7 @@ def ended(process: "subprocess.Popen[bytes]", secs: float) -> int:
             process.wait(1)
         process.kill()
         assert process.stderr is not None
-        pytest.fail(f"it goes on after {secs} s: {process.stderr.read().decode()}")
+        raise TimeoutError(f"it goes on after {secs} s: {process.stderr.read().decode()}") from None
 
 
 def work(acker: Acker, run_id: str, spout_id: int = 0, count: int = 10) -> Spout:
