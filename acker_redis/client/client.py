@@ -17,7 +17,7 @@ from redis.cluster import RedisCluster
 from redis.retry import Retry
 
 from acker_redis import errors
-from acker_redis.client import connection, error_mapping, function_library, report_calls, server_info
+from acker_redis.client import batch, connection, error_mapping, function_library, report_calls, server_info
 from acker_redis.client.cluster import LeftAloneError, Nodes
 from acker_redis.client.connection import DRIVER_ERRORS, RedisClient
 from acker_redis.client.error_mapping import ROLE_CODES, code_of, passes
@@ -352,6 +352,9 @@ class Client:
                 if self._closed:
                     raise self._is_closed() from exc
                 raise
+            except BaseException:  # of a signal handler: redis-py may have released a connection with an unread reply
+                connection.drop_idle(self.redis)
+                raise
 
         def goes_on(exc: Exception) -> bool:
             if self._closed:
@@ -408,14 +411,7 @@ class Client:
             connection.drop_idle(self.redis)
 
     def _send_to_one(self, commands: Sequence[Command]) -> list[Any]:
-        pipe = self.redis.pipeline(transaction=False)
-        for command in commands:
-            pipe.execute_command(*command)
-        try:
-            replies: list[Any] = pipe.execute(raise_on_error=False)
-        except DRIVER_ERRORS as exc:
-            replies = [exc] * len(commands)
-        return replies
+        return batch.send(self.redis, commands)
 
     @cached_property
     def _knows_shebang(self) -> bool:

@@ -13,7 +13,8 @@ import redis
 from redis.cluster import ClusterNode, RedisCluster
 from redis.exceptions import AskError, MovedError
 
-from acker_redis.client.connection import DRIVER_ERRORS, RedisClient
+from acker_redis.client.batch import Batch
+from acker_redis.client.connection import DRIVER_ERRORS
 from acker_redis.client.scripts import Argument, Command
 from acker_redis.outages import Backoff
 
@@ -77,21 +78,23 @@ class Nodes:
                 continue
             nodes[node.name] = node
             places.setdefault(node.name, []).append(place)
-        batches = [_Batch(nodes[name], self._cluster, commands, of_node) for name, of_node in places.items()]
+        batches = {
+            name: Batch(self._cluster.get_redis_connection(nodes[name]), [commands[place] for place in of_node])
+            for name, of_node in places.items()
+        }
         try:
-            for batch in batches:  # all of them work at the same time
-                resting = self._resting(batch.name)
-                if resting is None:
+            for name, batch in batches.items():  # all of them work at the same time
+                batch.error = self._resting(name)
+                if batch.error is None:
                     batch.write()
-                else:
-                    batch.error = resting
-            for batch in batches:
-                batch.read(replies)
+            for name, batch in batches.items():
+                for place, reply in zip(places[name], batch.read(), strict=True):
+                    replies[place] = reply
         finally:
-            for batch in batches:
+            for batch in batches.values():
                 batch.release()
-        for batch in batches:
-            self._note(batch)
+        for name, batch in batches.items():
+            self._note(name, batch.error)
         self._stale = self._stale or any(isinstance(reply, MovedError) for reply in replies)
         return [
             self._follow(command) if _is_ask(reply) else reply for command, reply in zip(commands, replies, strict=True)
@@ -110,17 +113,17 @@ class Nodes:
             return None
         return LeftAloneError(str(self.down.get(name, name)))
 
-    def _note(self, batch: "_Batch") -> None:
-        if isinstance(batch.error, LeftAloneError):
+    def _note(self, name: str, error: Exception | None) -> None:
+        if isinstance(error, LeftAloneError):
             return
-        if batch.error is None:
-            self.down.pop(batch.name, None)
-            self._failures.pop(batch.name, None)
+        if error is None:
+            self.down.pop(name, None)
+            self._failures.pop(name, None)
             return
         self._stale = True
-        self.down[batch.name] = batch.error
-        self._failures[batch.name] = self._failures.get(batch.name, 0) + 1
-        self._not_before[batch.name] = time.monotonic() + self._backoff.compute(self._failures[batch.name])
+        self.down[name] = error
+        self._failures[name] = self._failures.get(name, 0) + 1
+        self._not_before[name] = time.monotonic() + self._backoff.compute(self._failures[name])
 
     def _ask_again(self) -> None:
         self._stale = False
@@ -135,57 +138,6 @@ class Nodes:
             return self._cluster.execute_command(*command)  # type: ignore[no-untyped-call]
         except DRIVER_ERRORS as exc:
             return exc
-
-
-class _Batch:
-    """Commands for one node, on one of its connections.
-
-    Attributes:
-        name: name of the node.
-        error: reason why the node did not answer; None while it answers.
-    """
-
-    def __init__(
-        self, node: ClusterNode, cluster: RedisCluster, commands: Sequence[Command], places: list[int]
-    ) -> None:
-        self.name: str = node.name
-        self.error: Exception | None = None
-        self._client: RedisClient = cluster.get_redis_connection(node)
-        self._connection: Any = None
-        self._commands = commands
-        self._places = places
-        self._unread = False
-
-    def write(self) -> None:
-        try:
-            self._connection = self._client.connection_pool.get_connection()
-            packed = self._connection.pack_commands([self._commands[place] for place in self._places])
-            self._unread = True
-            self._connection.send_packed_command(packed)
-        except DRIVER_ERRORS as exc:
-            self.error = exc
-
-    def read(self, replies: list[Any]) -> None:
-        for place in self._places:
-            if self.error is None:
-                try:
-                    replies[place] = self._client.parse_response(self._connection, self._commands[place][0])
-                    continue
-                except redis.ResponseError as exc:
-                    replies[place] = exc
-                    continue
-                except DRIVER_ERRORS as exc:
-                    self.error = exc
-            replies[place] = self.error
-        self._unread = self.error is not None
-
-    def release(self) -> None:
-        """Return the connection to its pool. Close it first if replies were left unread."""
-        if self._connection is not None:
-            if self._unread:
-                self._connection.disconnect()
-            self._client.connection_pool.release(self._connection)
-            self._connection = None
 
 
 def _is_ask(reply: object) -> bool:

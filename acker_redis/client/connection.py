@@ -105,10 +105,11 @@ def greet_sentinels(client: RedisClient) -> None:
 
 
 def drop_idle(client: RedisClient) -> None:
-    """Close unused connections, so that the next ones resolve the address again."""
-    pool = getattr(client, "connection_pool", None)
-    if pool is not None:
-        pool.disconnect(inuse_connections=False)
+    """Close unused connections, so that the next ones resolve the address again, and no reply of an earlier use waits."""
+    for node in primaries(client):
+        pool = getattr(node, "connection_pool", None)
+        if pool is not None:
+            pool.disconnect(inuse_connections=False)
 
 
 def primaries(client: RedisClient) -> list[RedisClient]:

@@ -145,13 +145,7 @@ class Leaving:
     def _leave(self, run_id: str, spout_id: int, error: BaseException | None, keep: bool) -> None:
         is_settled = False
         try:
-            try:
-                is_settled = not keep and self._settle(spout_id)
-            except AckerError:
-                raise
-            except Exception:  # this closes a connection that was interrupted in the middle of a reply
-                log.debug("retrying to end the run run_id=%r", run_id, exc_info=True)
-                is_settled = not keep and self._settle(spout_id)
+            is_settled = not keep and self._settle(spout_id)
             if self._lease.holds():
                 app_of(self._acker).note_end(
                     run_ends.end_of(run_id, spout_id, error, is_settled=is_settled), lane=self._lane

@@ -101,7 +101,8 @@ class Lease:
         if self._thread is None:
             return
         self._released.set()
-        self._thread.join()
+        if self._thread.is_alive():  # it isn't if a signal interrupted its start
+            self._thread.join()
         self._thread = None
         (holder,) = self._client.pipeline([("GET", self._key)])
         if holder == self._holder:
