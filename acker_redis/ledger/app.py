@@ -20,7 +20,7 @@ from acker_redis.store import (
 )
 from acker_redis.store.dead_letter import DeadLetterFilter
 from acker_redis.store.lane_leases import Lease
-from acker_redis.store.outages import Outage
+from acker_redis.store.outages import Outage, SetAside
 from acker_redis.store.payloads import Payloads
 from acker_redis.store.run_ends import End
 from acker_redis.store.selected_letters import SelectedLetters
@@ -86,9 +86,11 @@ class App:
         """Store the end of a lane's run, or that it has begun."""
         run_ends.write(self.client, self.config.app, lane, end)
 
-    def write_outages(self, run_id: str, found: Sequence[Outage], *, lane: int) -> None:
-        """Store the outages that the run waits for that holds a lane; see `outages.write`."""
-        outages.write(self.client, self.config.app, lane, run_id, found)
+    def write_outages(
+        self, run_id: str, found: Sequence[Outage], set_aside: Sequence[SetAside] = (), *, lane: int
+    ) -> None:
+        """Store what messages wait for of the run that holds a lane; see `outages.write`."""
+        outages.write(self.client, self.config.app, lane, run_id, found, set_aside)
 
     def turn(self, run_id: str, number: int) -> Turn:
         """Name a turn of a topology's run on Spark."""

@@ -90,7 +90,7 @@ def ends(app: str) -> str:
 
 
 def outages(app: str) -> str:
-    """Key of the outages that spouts wait for: HASH, lane -> run and outages, as JSON."""
+    """Key of what messages of spouts wait for: HASH, lane -> run, outages and operators that only failed, as JSON."""
     return f"acker:{{{app}}}:outages"
 
 

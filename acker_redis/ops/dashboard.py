@@ -104,6 +104,7 @@ class AppState:
         kafka_partitions: progress of consumer groups of Kafka whose drivers ran within the last week, by group and partition.
         uncounted: emissions under way whose messages aren't counted yet. No other figure includes them.
         outages: messages that wait for the end of an outage of something that their pipeline needs.
+        set_aside: messages of streams that failed for an hour in an operator that has processed no other.
     """
 
     app: str
@@ -132,6 +133,7 @@ class AppState:
     kafka_partitions: list[KafkaPartition] = field(default_factory=list)
     uncounted: list[UncountedEmission] = field(default_factory=list)
     outages: list[WaitingMessages] = field(default_factory=list)
+    set_aside: list[WaitingMessages] = field(default_factory=list)
 
     @property
     def healthy(self) -> bool:
@@ -322,14 +324,17 @@ def _merged(rows: Sequence[dict[str, Any]]) -> AppState:
             for row in rows
             for one in row.get("uncounted", ())
         ],
-        outages=[
-            WaitingMessages(
-                one["run_id"], one["operator"], round(one["messages"]), round(one["since_ms"]), one["error"]
-            )
-            for row in rows
-            for one in row.get("outages", ())
-        ],
+        outages=_waiting(rows, "outages"),
+        set_aside=_waiting(rows, "set_aside"),
     )
+
+
+def _waiting(rows: Sequence[dict[str, Any]], name: str) -> list[WaitingMessages]:
+    return [
+        WaitingMessages(one["run_id"], one["operator"], round(one["messages"]), round(one["since_ms"]), one["error"])
+        for row in rows
+        for one in row.get(name, ())
+    ]
 
 
 def _total(values: Iterable[float | None]) -> int | None:

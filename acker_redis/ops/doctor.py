@@ -227,6 +227,13 @@ def _states(client: Client, app: str | None) -> Iterator[Finding]:
                 f"message{'' if outage.messages == 1 else 's'}: {outage.error}",
                 "Bring it back. The messages go out again by themselves, and no attempt counts.",
             )  # fmt: skip
+        for aside in state.set_aside:
+            yield Finding(
+                state.app, "set aside", "warning",
+                f"run {aside.run_id} has not tried {aside.messages} message{'' if aside.messages == 1 else 's'} since "
+                f"{_utc(aside.since_ms)}, because {aside.operator!r} has processed no other: {aside.error}",
+                "Fix the operator and restart the stream. If the messages are bad, start it with stop_if_broken=False.",
+            )  # fmt: skip
         if state.dead_letters:
             yield Finding(
                 state.app, "dead letters", "warning", f"{state.dead_letters}",

@@ -21,7 +21,7 @@ from acker_redis.spout.spout import Spout
 from acker_redis.spout.state import SpoutCounts
 from acker_redis.spout.waiting import FAILED_JOBS
 from acker_redis.spout.watchdog import Watchdog
-from acker_redis.store.outages import Outage
+from acker_redis.store.outages import Outage, SetAside
 from acker_redis.store.run_ends import End
 
 log = logging.getLogger("acker_redis.spout")
@@ -76,7 +76,7 @@ class SpoutLoop:
         self._quiet_secs = _LOST_AFTER_TIMEOUTS * spout.acker.config.message_timeout_secs
         self._quiet_since = time.monotonic()
         self._replays_at = self._pause_at = self._limit_at = self._held_at = self._noted_at = float("-inf")
-        self._noted: list[Outage] | None = None
+        self._noted: tuple[list[Outage], list[SetAside]] | None = None
         self._epoch_secs = time.time() - time.monotonic()
         self._is_paused = False
         self._limit: int | None = None
@@ -214,14 +214,14 @@ class SpoutLoop:
         return outages
 
     def _note_outages(self) -> None:
-        """Note outages in Redis for people on call, once they change, and at most every five seconds."""
+        """Note in Redis what messages wait for, once it changes, and at most every five seconds."""
         if time.monotonic() - self._noted_at < _NOTE_SECS:
             return
-        self._noted_at, outages = time.monotonic(), self.outages
-        if outages != self._noted:
+        self._noted_at, noted = time.monotonic(), (self.outages, self._state.set_aside())
+        if noted != self._noted:
             spout = self._spout
-            self._outages.wait_for(lambda: app_of(spout.acker).write_outages(spout.run_id, outages, lane=spout.lane))
-            self._noted = outages
+            self._outages.wait_for(lambda: app_of(spout.acker).write_outages(spout.run_id, *noted, lane=spout.lane))
+            self._noted = noted
 
     def _take_lane(self) -> None:
         """Acquire the lane if this run doesn't hold it, and look for roots that the previous run left there."""
@@ -314,7 +314,7 @@ class SpoutLoop:
         state = self._state
         if state.pending or self._emitter.emission is not None or not state.left:
             return
-        if (cause := state.aside) is not None:
+        if (cause := state.aside) is not None and not self._spout.goes_on:
             if cause != FAILED_JOBS:
                 raise state.aside_errors[cause]
             self._raise_all_failed()

@@ -22,7 +22,7 @@ from acker_redis.spout.retry import LOST_LIMIT, RetryPolicy, Verdict
 from acker_redis.spout.waiting import FAILED_JOBS, Waiting
 from acker_redis.spout.withdrawn import Withdrawn
 from acker_redis.store.dead_letter import DeadLetter
-from acker_redis.store.outages import Outage
+from acker_redis.store.outages import Outage, SetAside
 
 Cause: TypeAlias = tuple[str, str | None]
 """Reason of an attempt that did not succeed, as in dead letters, and the last component that touched it."""
@@ -246,6 +246,14 @@ class SpoutState:
     def aside(self) -> str | None:
         """Cause for which all messages that are left were set aside; None: others are left, or none at all."""
         return None if self.pending or self.unread else self._waiting.aside
+
+    def set_aside(self) -> list[SetAside]:
+        """Return the operators for which messages are set aside. Thread-safe."""
+        return [
+            SetAside(cause, count, since + self._epoch_secs, str(self.aside_errors[cause]))
+            for cause, count, since in self._waiting.aside_counts()
+            if cause in self.aside_errors
+        ]
 
     @property
     def may_dead_letter(self) -> bool:
@@ -578,7 +586,7 @@ class SpoutState:
         for number in np.unique(attempts.max_group[is_aside]).tolist():
             of = attempts[attempts.max_group == number]
             self._set_aside(
-                replace(of, max_group=np.zeros(len(of), np.int32)), list(self.aside_errors)[_ASIDE - number]
+                replace(of, max_group=np.zeros(len(of), np.int32)), list(self.aside_errors)[_ASIDE - number], now
             )
         attempts, of_fail, timed_out = attempts[~is_aside], of_fail[~is_aside], timed_out[~is_aside]
         operators = self.outages.take_marks(attempts.message_ids)
@@ -595,7 +603,7 @@ class SpoutState:
                 judged, of_judged = judged[~is_out], of_judged[~is_out]
             verdict = policy.after_failure(judged)
             if (aside := verdict.exhausted & self._is_doubtful_job(judged)).any():
-                self._set_aside(judged[aside], FAILED_JOBS)
+                self._set_aside(judged[aside], FAILED_JOBS, now)
                 judged, of_judged = judged[~aside], of_judged[~aside]
                 verdict = policy.after_failure(judged)
             self._emit_again(verdict, now)
@@ -613,11 +621,11 @@ class SpoutState:
         failed_jobs = [number for number, sent in self.sent.items() if sent.job_failed]
         return np.isin(attempts.numbers, failed_jobs)
 
-    def _set_aside(self, attempts: Attempts, cause: str) -> None:
+    def _set_aside(self, attempts: Attempts, cause: str, now: float) -> None:
         """Keep attempts that don't count until others show that their messages are to blame."""
         retries = attempts.retries(np.ones(len(attempts), np.bool_), np.zeros(len(attempts), np.bool_))
         self.retry_changes += 1
-        self._waiting.set_aside(retries, cause)
+        self._waiting.set_aside(retries, cause, now)
 
     def _with_reasons(
         self,

@@ -30,6 +30,7 @@ class Waiting:
         self._fresh: deque[Int64Array] = deque()
         self._replays, self._held = Replays(), Replays()
         self._aside: dict[str, Replays] = {}
+        self._aside_since: dict[str, float] = {}
         self._turn = 0
 
     @property
@@ -46,6 +47,10 @@ class Waiting:
     def aside(self) -> str | None:
         """Cause of messages that are set aside, if no other messages wait; else None."""
         return next(iter(self._aside), None) if self._aside_count == self.count else None
+
+    def aside_counts(self) -> list[tuple[str, int, float]]:
+        """List the causes of messages that are set aside, with their number and the time of the first. Thread-safe."""
+        return [(cause, len(queue), self._aside_since[cause]) for cause, queue in list(self._aside.items())]
 
     @property
     def _aside_count(self) -> int:
@@ -91,9 +96,11 @@ class Waiting:
         due = np.full(len(attempts), max(now, self.held_until))
         self._held.add(replace(attempts, max_group=np.zeros(len(attempts), np.int32)), due)
 
-    def set_aside(self, attempts: Attempts, cause: str) -> None:
+    def set_aside(self, attempts: Attempts, cause: str, now: float) -> None:
         """Keep attempts until `bring_back` is called for their cause."""
         if len(attempts):
+            if cause not in self._aside:
+                self._aside_since[cause] = now
             self._aside.setdefault(cause, Replays()).add(attempts, np.zeros(len(attempts)))
 
     def bring_back(self, cause: str) -> None:

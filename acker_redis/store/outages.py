@@ -1,4 +1,4 @@
-"""Outages that spouts wait for, in Redis, so that people on call see what a run or a stream needs.
+"""What messages of spouts wait for, in Redis: outages, and operators that have only failed. People on call see it there.
 
 Each lane has its own. They hold as long as a process holds the lane.
 """
@@ -40,19 +40,41 @@ class Outage(NamedTuple):
         return f"{self.messages:,} message{'' if self.messages == 1 else 's'}"
 
 
-def write(client: Client, app: str, lane: int, run_id: str, outages: Sequence[Outage]) -> None:
-    """Store the outages of the run that holds a lane, in place of the last ones."""
+class SetAside(NamedTuple):
+    """Operator whose failed messages a stream no longer tries, because it has not processed any other message.
+
+    Attributes:
+        operator: its name.
+        messages: number of messages that wait until it has.
+        since_secs: time when the first of them was set aside, in seconds since 1970.
+        error: how one of them failed.
+    """
+
+    operator: str
+    messages: int
+    since_secs: float
+    error: str
+
+
+def write(
+    client: Client, app: str, lane: int, run_id: str, outages: Sequence[Outage], set_aside: Sequence[SetAside] = ()
+) -> None:
+    """Store what messages of the run that holds a lane wait for, in place of the last note."""
     key = keys.outages(app)
-    if not outages:
+    if not outages and not set_aside:
         client.pipeline([("HDEL", key, lane)])
         return
-    rows: list[dict[str, Any]] = [
+    noted = {"run_id": run_id, "outages": _rows(outages), "set_aside": _rows(set_aside)}
+    client.pipeline([("HSET", key, lane, json.dumps(noted))])
+
+
+def _rows(waiting: Sequence[Outage] | Sequence[SetAside]) -> list[dict[str, Any]]:
+    return [
         {
-            "operator": outage.operator,
-            "messages": outage.messages,
-            "since_ms": round(outage.since_secs * 1000),
-            "error": outage.error[:ERROR_CHARS].encode(errors="replace").decode(),
+            "operator": one.operator,
+            "messages": one.messages,
+            "since_ms": round(one.since_secs * 1000),
+            "error": one.error[:ERROR_CHARS].encode(errors="replace").decode(),
         }
-        for outage in outages[:_MOST]
+        for one in waiting[:_MOST]
     ]
-    client.pipeline([("HSET", key, lane, json.dumps({"run_id": run_id, "outages": rows}))])

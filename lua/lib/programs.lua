@@ -39,22 +39,23 @@ local function uncounted_among(app)
   return uncounted
 end
 
--- Outages that spouts wait for, by lane. A lane that nobody holds has none: its process has died, or is over.
-local function outages_among(app)
+-- What messages of spouts wait for, by lane: `outages`, or operators for which they are `set_aside`. A lane that nobody holds
+-- has none: its process has died, or is over.
+local function waiting_among(app, kind)
   local prefix, lanes, found = 'acker:{' .. app.name .. '}:', {}, {}
   if (tonumber(ask('HLEN', prefix .. 'outages') or 0) or 0) == 0 then return found end
   for lane, text in pairs(as_table(ask('HGETALL', prefix .. 'outages') or {})) do
     local is_json, noted = pcall(cjson.decode, text)
-    if is_json and type(noted) == 'table' and type(noted.outages) == 'table' and ask('EXISTS', prefix .. 'lane:' .. lane) == 1 then
+    if is_json and type(noted) == 'table' and type(noted[kind]) == 'table' and ask('EXISTS', prefix .. 'lane:' .. lane) == 1 then
       lanes[#lanes + 1] = {number = tonumber(lane) or -1, noted = noted}
     end
   end
   table.sort(lanes, function(a, b) return a.number < b.number end)
   for _, lane in ipairs(lanes) do
-    for _, outage in ipairs(lane.noted.outages) do
+    for _, one in ipairs(lane.noted[kind]) do
       found[#found + 1] = {
-        run_id = clean(lane.noted.run_id), operator = clean(outage.operator), messages = tonumber(outage.messages) or 0,
-        since_ms = tonumber(outage.since_ms) or 0, error = clean(outage.error),
+        run_id = clean(lane.noted.run_id), operator = clean(one.operator), messages = tonumber(one.messages) or 0,
+        since_ms = tonumber(one.since_ms) or 0, error = clean(one.error),
       }
     end
   end

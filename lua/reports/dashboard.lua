@@ -214,7 +214,7 @@ local function look_at(app)
   app.ends = ends_of(app)
   app.failed_runs = failed_among(app.ends)
   app.uncounted = uncounted_among(app)
-  app.outages = outages_among(app)
+  app.outages, app.set_aside = waiting_among(app, 'outages'), waiting_among(app, 'set_aside')
   app.memory = memory_of(app)
   local some = some_of(app, CALLS / SHARDS_SAMPLED)
   app.sample = sample_pending(app, BLOCKS / #apps, math.max(4, math.min(64, ROOTS / #apps / math.max(1, #some))), some)
@@ -262,6 +262,11 @@ local function explain(app, lines)
     local place = outage.operator ~= '' and outage.operator or 'something unreachable'
     wrapped(string.format('%s run %s waits for %s since %s, for %s, with %d message%s: %s', app.name, outage.run_id, place,
       clock(outage.since_ms), duration(NOW - outage.since_ms), outage.messages, outage.messages == 1 and '' or 's', outage.error), lines)
+  end
+  for _, aside in ipairs(app.set_aside) do
+    wrapped(string.format('%s run %s has not tried %d message%s since %s, for %s, because %s has processed no other: %s', app.name,
+      aside.run_id, aside.messages, aside.messages == 1 and '' or 's', clock(aside.since_ms), duration(NOW - aside.since_ms),
+      aside.operator, aside.error), lines)
   end
   if app.sample.count > 0 and (app.state == 'HANGS' or names[1]) then
     local oldest = app.sample.oldest
@@ -467,7 +472,7 @@ if words['--json'] then
       topologies = #topologies > 0 and topologies or nil, state_sizes = state_sizes_of(app),
       kafka_partitions = #partitions > 0 and partitions or nil,
       uncounted = #uncounted > 0 and uncounted or nil,
-      outages = #app.outages > 0 and app.outages or nil,
+      outages = #app.outages > 0 and app.outages or nil, set_aside = #app.set_aside > 0 and app.set_aside or nil,
     }
   end
   return cjson.encode({address = facts.address, used_bytes = facts.used, maxmemory_bytes = facts.most, is_whole = is_whole,

@@ -23,7 +23,7 @@ from acker_redis.ops.dashboard import WaitingMessages, app_states
 from acker_redis.store import topology_counts
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.store.kafka_progress import KafkaProgress
-from acker_redis.store.outages import Outage
+from acker_redis.store.outages import Outage, SetAside
 from acker_redis.store.run_ends import End
 from acker_redis.store.topology_counts import Counts
 from acker_redis.testing import wait_until
@@ -766,6 +766,23 @@ def test_dashboard_names_outages_while_their_lane_is_held(real_url: str, raw: An
     assert state.outages[0] == WaitingMessages("run-1", "store", 30, 1_000_000, refused)
     app.write_outages("run-1", [], lane=0)
     assert app_states(app.client)[0].outages == []
+
+
+def test_dashboard_names_messages_that_a_stream_has_set_aside(
+    real_url: str, raw: Any, make: Callable[..., Acker]
+) -> None:
+    app = app_of(make("orders"))
+    app.write_outages("run-1", [], [SetAside("geocode", 3, 1000.0, "KeyError: 'city'")], lane=0)
+    assert "run-1" not in report(real_url, "dashboard")
+    raw.set("acker:{orders}:lane:0", "run-1 host:1")
+    shown = " ".join(report(real_url, "dashboard").split())
+    assert "orders run run-1 has not tried 3 messages since 00:16:40Z, for " in shown
+    assert ", because geocode has processed no other: KeyError: 'city'" in shown
+    (state,) = app_states(app.client)
+    assert (state.outages, state.set_aside) == (
+        [],
+        [WaitingMessages("run-1", "geocode", 3, 1_000_000, "KeyError: 'city'")],
+    )
 
 
 def test_dashboard_shows_emissions_without_a_count_while_their_lane_is_held(

@@ -18,7 +18,7 @@ from acker_redis.ops.dashboard import app_states
 from acker_redis.ops.doctor import Finding, _clocks, _server, examine
 from acker_redis.store import run_ends
 from acker_redis.store.dead_letter import DeadLetter
-from acker_redis.store.outages import Outage
+from acker_redis.store.outages import Outage, SetAside
 from acker_redis.store.run_ends import End
 from acker_redis.testing import wait_until
 from acker_redis.testing.server import Server
@@ -117,6 +117,19 @@ def test_outage_that_a_run_waits_for_is_a_warning(server: Server, acker: Acker) 
         "warning", "run run-1 waits for 'store' since 1970-01-01T00:16:40Z, with 30 messages: no route",
     )  # fmt: skip
     assert finding.advice
+
+
+def test_messages_that_a_stream_has_set_aside_are_a_warning(server: Server, acker: Acker) -> None:
+    app_of(acker).write_outages("run-1", [], [SetAside("geocode", 1, 1000.0, "KeyError: 'city'")], lane=0)
+    with redis.Redis.from_url(server.url) as raw:
+        raw.set("acker:{orders}:lane:0", "run-1 host:1")
+    finding = found_on(server)["orders", "set aside"]
+    assert (finding.grade, finding.text) == (
+        "warning",
+        "run run-1 has not tried 1 message since 1970-01-01T00:16:40Z, because 'geocode' has processed no other: "
+        "KeyError: 'city'",
+    )
+    assert "restart the stream" in finding.advice
 
 
 def test_risky_configuration_is_a_warning(

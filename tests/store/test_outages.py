@@ -5,7 +5,7 @@ from typing import Any
 
 from acker_redis.acker import app_of
 from acker_redis.model import keys
-from acker_redis.store.outages import ERROR_CHARS, Outage
+from acker_redis.store.outages import ERROR_CHARS, Outage, SetAside
 
 
 def test_outages_are_kept_per_lane_until_there_are_none(source: Any, connect: Any, raw: Any) -> None:
@@ -20,3 +20,15 @@ def test_outages_are_kept_per_lane_until_there_are_none(source: Any, connect: An
     assert noted[b"1"]["run_id"] == "run-2"
     app.write_outages("run-1", [], lane=0)
     assert list(raw.hgetall(keys.outages("orders"))) == [b"1"]
+
+
+def test_operators_with_messages_set_aside_stand_beside_outages(source: Any, connect: Any, raw: Any) -> None:
+    app = app_of(connect(app="orders"))
+    app.write_outages("run-1", [], [SetAside("geocode", 3, 100.5, "KeyError: 'city'")], lane=0)
+    noted = json.loads(raw.hget(keys.outages("orders"), 0))
+    assert noted["outages"] == []
+    assert noted["set_aside"] == [
+        {"operator": "geocode", "messages": 3, "since_ms": 100_500, "error": "KeyError: 'city'"}
+    ]
+    app.write_outages("run-1", [], lane=0)
+    assert not raw.exists(keys.outages("orders"))

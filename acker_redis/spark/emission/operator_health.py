@@ -4,9 +4,12 @@
 operator has processed a row of another message. If many messages fail in an operator that has processed none, the operator
 is broken. If sinks have got rows through all the same, only a branch of the pipeline is broken. Then a run sets the messages
 of that branch aside, and completes the others before it ends.
+
+In a stream, an operator may get so few messages that neither happens. After an hour, its bad messages are set aside, too.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,19 +25,29 @@ from acker_redis.spout.in_flight import Emission, Mask
 MANY_FAILED = 20
 """Failed messages after which an operator that has processed none is considered broken."""
 
+SET_ASIDE_SECS = 3600.0
+"""Time for which a stream tries messages again that failed in an operator that has processed no other."""
+
 
 class BrokenBranch(NamedTuple):
-    """An operator that is probably broken, in a run that completes other messages first.
+    """An operator for which messages are set aside, because it is probably broken, or because a stream tried them enough.
 
     Attributes:
         operator: its name.
         roots: roots to set aside.
-        error: error to raise at the end of the run.
+        error: error to raise at the end of a run. A stream shows it.
     """
 
     operator: str
     roots: Int64Array
     error: AckerError
+
+
+class _Tries(NamedTuple):
+    """Attempts of a message that don't count: their number, and the time of the first, as `time.monotonic`."""
+
+    number: int
+    since: float
 
 
 class Verdict(NamedTuple):
@@ -63,6 +76,7 @@ class OperatorHealth:
         goes_on: bool = False,
         max_open: int | None = None,
         completes_others: bool = False,
+        max_attempts: int | None = None,
     ) -> None:
         """Start without evidence.
 
@@ -71,6 +85,8 @@ class OperatorHealth:
             goes_on: whether more messages may arrive at any time, as from a stream.
             max_open: limit on open messages, and so on the messages that can fail before others arrive.
             completes_others: whether a run with a broken operator completes other messages first, if a sink has got rows.
+            max_attempts: number of attempts after which, and after `SET_ASIDE_SECS`, a message is set aside that failed in
+                an operator that has processed no other. None: it is tried for good.
         """
         self._everything_counts, self._goes_on, self._max_open = everything_counts, goes_on, max_open
         self._parked: set[int] = set()
@@ -79,6 +95,9 @@ class OperatorHealth:
         self._failed: dict[str, set[int]] = {}
         self._completes_others, self._has_written = completes_others, False
         self._branches: set[str] = set()
+        self._max_attempts = max_attempts
+        self._tries: dict[str, dict[int, _Tries]] = {}
+        self._aside: dict[str, set[int]] = {}
 
     def expect(self, messages: int) -> None:
         """Set the number of messages of the source. Each failure counts if there are few."""
@@ -118,8 +137,9 @@ class OperatorHealth:
         by_root = MessagesByRoot(emission)
         for operator, rows in processed.items():
             self._note(operator, set(by_root.messages_of(np.array(sorted(rows.roots), np.int64)).tolist()))
-        working = sorted(self._branches & self._processed_by.keys())
+        working = sorted((self._branches & self._processed_by.keys()) | self._cleared())
         self._branches.difference_update(working)
+        branches = list[BrokenBranch]()
         counted, doubtful, reasons = [none], dict[str, list[Int64Array]](), dict[str, Reason]()
         for failure in failed:
             counted.append(roots_in(packed for reason, packed in failure.reasons.items() if reason.is_expected))
@@ -132,6 +152,7 @@ class OperatorHealth:
                 self._failed.setdefault(failure.component, set()).update(fresh)
                 reasons.setdefault(failure.component, next(iter(unexpected)))
                 doubtful.setdefault(failure.component, []).append(roots[is_doubtful])
+                branches += self._tried(failure.component, roots[is_doubtful], messages[is_doubtful], reasons)
                 counted.append(roots[~is_doubtful])
         broken = [
             operator for operator, parts in doubtful.items() if any(map(len, parts)) and self._is_broken(operator)
@@ -141,14 +162,14 @@ class OperatorHealth:
             for operator in broken
         }
         if broken and not self._is_branch:
-            return Verdict(emission.roots, errors[broken[0]])
+            return Verdict(emission.roots, errors[broken[0]], working=working)
         self._branches.update(broken)
         if is_last and not self._goes_on:
             for operator in doubtful.keys() - set(broken):
                 counted += doubtful.pop(operator)
         is_counted = np.concatenate(counted)
         exempt = {operator: np.setdiff1d(np.concatenate(parts), is_counted) for operator, parts in doubtful.items()}
-        branches = [BrokenBranch(operator, exempt[operator], errors[operator]) for operator in broken]
+        branches += [BrokenBranch(operator, exempt[operator], errors[operator]) for operator in broken]
         return Verdict(np.unique(np.concatenate([none, *exempt.values()])), None, branches, working)
 
     @property
@@ -169,6 +190,34 @@ class OperatorHealth:
         if known is None:
             return np.ones(len(messages), np.bool_)
         return np.isin(messages, list(known)) if len(known) == 1 else np.zeros(len(messages), np.bool_)
+
+    def _tried(
+        self, operator: str, roots: Int64Array, messages: Int64Array, reasons: Mapping[str, Reason]
+    ) -> Iterator[BrokenBranch]:
+        """Note attempts that don't count, and yield the messages of them that are set aside now."""
+        if self._max_attempts is None or not len(messages):
+            return
+        now, tries = time.monotonic(), self._tries.setdefault(operator, {})
+        aside = self._aside.setdefault(operator, set())
+        for message in dict.fromkeys(messages.tolist()):
+            earlier = tries.get(message, _Tries(0, now))
+            tries[message] = _Tries(earlier.number + 1, earlier.since)
+            is_enough = tries[message].number >= self._max_attempts and now - earlier.since >= SET_ASIDE_SECS
+            if is_enough and len(aside) < self._max_failed - 1:
+                aside.add(message)
+        if len(roots := roots[np.isin(messages, list(aside))]):
+            yield BrokenBranch(operator, roots, AckerError(reasons[operator].text))
+
+    def _cleared(self) -> set[str]:
+        """Forget the attempts of operators that have processed another message. Return those with messages set aside."""
+        cleared = {
+            operator
+            for operator in self._tries.keys() & self._processed_by.keys()
+            if not self._is_doubtful(operator, np.array(list(self._tries[operator]), np.int64)).all()
+        }
+        for operator in cleared:
+            del self._tries[operator]
+        return {operator for operator in cleared if self._aside.pop(operator)}
 
     def _is_broken(self, operator: str) -> bool:
         return operator not in self._processed_by and len(self._failed[operator]) >= self._max_failed

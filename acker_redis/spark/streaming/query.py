@@ -117,7 +117,10 @@ class TrackedQuery:
         max_open = min(
             options.max_parked + 1, options.max_spout_pending or options.max_parked + 1
         )  # then a micro-batch waits
-        self._health = OperatorHealth(everything_counts=not options.stop_if_broken, goes_on=True, max_open=max_open)
+        self._health = OperatorHealth(
+            everything_counts=not options.stop_if_broken, goes_on=True, max_open=max_open,
+            max_attempts=options.retry.max_attempts,
+        )  # fmt: skip
         self._without_ids = RowsWithoutIds(
             acker, dead_letter_bytes=options.dead_letter_bytes, stop_if_broken=options.stop_if_broken
         )
@@ -259,6 +262,7 @@ class TrackedQuery:
             is_full=self._states.state is QueryState.BATCH_FULL,
             commit_problem=None if self._group is None else self._group.problem,
             outages=tuple(self._loop.outages),
+            set_aside=tuple(self._spout.state.set_aside()),
             error=None if self.error is None else f"{type(self.error).__name__}: {line_of(self.error)}",
         )
 
@@ -490,6 +494,8 @@ class TrackedQuery:
     def _drain_until(self, deadline: float) -> None:
         self._spout.claim_replays()
         while self._messages.left and time.monotonic() < deadline and not self._states.stop_requested:
+            if self._loop.emission is None and self._spout.state.aside is not None:
+                break  # nothing else is left that could bring them back
             self._step()
             if not self._messages.left:
                 self._spout.claim_replays()

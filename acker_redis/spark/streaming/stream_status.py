@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from acker_redis.spout.state import Cause, SpoutCounts
-from acker_redis.store.outages import Outage
+from acker_redis.store.outages import Outage, SetAside
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,9 @@ class StreamStatus:
         is_full: whether a micro-batch waits because more than `max_parked` messages are not done, or `max_spout_pending` are
             in flight.
         outages: operators and sinks that messages wait for, because something is unreachable; the longest outage first.
+        set_aside: operators for which parked messages are set aside: each of them failed there in `max_attempts` attempts
+            and for an hour, and the operator has processed no other message. They are emitted again once it has, and at the
+            next start.
         error: error that ended the stream, in one line. The next micro-batch or `drain` raises it. None: no error.
     """
 
@@ -41,6 +44,7 @@ class StreamStatus:
     is_full: bool = False
     commit_problem: str | None = None
     outages: Sequence[Outage] = ()
+    set_aside: Sequence[SetAside] = ()
     error: str | None = None
 
 
@@ -56,7 +60,11 @@ def from_json(text: str) -> StreamStatus:
     counts = SpoutCounts(**_known(SpoutCounts, values["counts"]))
     parked = {(reason, component): number for reason, component, number in values["parked"]}
     outages = tuple(Outage(*row) for row in values.get("outages", ()))
-    return StreamStatus(**_known(StreamStatus, values) | {"counts": counts, "parked": parked, "outages": outages})
+    set_aside = tuple(SetAside(*row) for row in values.get("set_aside", ()))
+    known = _known(StreamStatus, values)
+    return StreamStatus(
+        **known | {"counts": counts, "parked": parked, "outages": outages, "set_aside": set_aside},
+    )
 
 
 def _known(kind: type[SpoutCounts | StreamStatus], values: dict[str, Any]) -> dict[str, Any]:

@@ -172,3 +172,79 @@ def test_declared_failures_of_a_broken_branch_count(of_run: OperatorHealth) -> N
     verdict = of_run.judge(one, both, {}, is_last=False, has_written=True)
     assert exempt(one, verdict) == [n for n in range(30) if n != 5]
     assert len(verdict.branches[0].roots) == 29
+
+
+@pytest.fixture
+def stream_health(monkeypatch: pytest.MonkeyPatch) -> OperatorHealth:
+    """Of a stream that sets messages aside after three attempts, as the hour is over at once."""
+    monkeypatch.setattr("acker_redis.spark.emission.operator_health.SET_ASIDE_SECS", 0.0)
+    return OperatorHealth(everything_counts=False, goes_on=True, max_attempts=3)
+
+
+def judged(health: OperatorHealth, of: Emission, failed: list[int], worked: dict[str, Processed]) -> Verdict:
+    return health.judge(of, [failure(of, *failed)] if failed else [], worked, is_last=True)
+
+
+def set_aside(of: Emission, verdict: Verdict) -> list[int]:
+    roots = np.concatenate([np.array([], np.int64), *(branch.roots for branch in verdict.branches)])
+    return sorted(of.message_ids[np.isin(of.roots, roots)].tolist())
+
+
+def test_stream_sets_a_message_aside_after_its_attempts(stream_health: OperatorHealth) -> None:
+    one = emission(3, 5)
+    for _ in range(2):
+        verdict = judged(stream_health, one, [3], {})
+        assert (exempt(one, verdict), set_aside(one, verdict)) == ([3], [])
+    verdict = judged(stream_health, one, [3, 5], {})
+    assert (exempt(one, verdict), set_aside(one, verdict)) == ([3, 5], [3])
+    (branch,) = verdict.branches
+    assert (branch.operator, str(branch.error)) == ("split", TYPO.text)
+
+
+def test_stream_tries_a_message_for_an_hour(stream_health: OperatorHealth, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [7.0]
+    monkeypatch.setattr("acker_redis.spark.emission.operator_health.SET_ASIDE_SECS", 3600.0)
+    monkeypatch.setattr("acker_redis.spark.emission.operator_health.time.monotonic", lambda: now[0])
+    one = emission(3)
+    for _ in range(50):
+        assert set_aside(one, judged(stream_health, one, [3], {})) == []
+    now[0] += 3600
+    assert set_aside(one, judged(stream_health, one, [3], {})) == [3]
+
+
+def test_messages_that_were_set_aside_come_back_once_their_operator_works(stream_health: OperatorHealth) -> None:
+    one = emission(3, 5)
+    for _ in range(3):
+        verdict = judged(stream_health, one, [3], {})
+    assert set_aside(one, verdict) == [3]
+    verdict = judged(stream_health, one, [], processed(one, 3))
+    assert list(verdict.working) == [], "a row of the message itself shows nothing"
+    verdict = judged(stream_health, one, [], processed(one, 5))
+    assert list(verdict.working) == ["split"]
+    assert judged(stream_health, one, [], processed(one, 5)).working == []
+    verdict = judged(stream_health, one, [3], {})
+    assert (exempt(one, verdict), set_aside(one, verdict)) == ([], []), "it counts now"
+
+
+def test_stream_sets_at_most_19_messages_of_an_operator_aside(stream_health: OperatorHealth) -> None:
+    parked = emission(*range(40))
+    stream_health.add_parked(parked.message_ids.tolist())
+    for _ in range(5):
+        verdict = judged(stream_health, parked, list(range(40)), {})
+    assert set_aside(parked, verdict) == list(range(MANY_FAILED - 1))
+    assert exempt(parked, verdict) == list(range(40))
+
+
+def test_many_failed_messages_of_a_stream_are_a_broken_operator(stream_health: OperatorHealth) -> None:
+    one = emission(*range(MANY_FAILED))
+    for _ in range(3):
+        judged(stream_health, one, list(range(MANY_FAILED - 1)), {})
+    assert isinstance(judged(stream_health, one, [MANY_FAILED - 1], {}).broken, OperatorBrokenError)
+
+
+def test_run_sets_no_message_aside_that_may_be_bad(health: OperatorHealth, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acker_redis.spark.emission.operator_health.SET_ASIDE_SECS", 0.0)
+    one = emission(3, 5)
+    for _ in range(50):
+        verdict = health.judge(one, [failure(one, 3)], {}, is_last=False)
+        assert (exempt(one, verdict), set_aside(one, verdict)) == ([3], [])
