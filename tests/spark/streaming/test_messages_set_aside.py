@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame
 
 from acker_redis import Acker, RetryPolicy
 from acker_redis.acker import app_of
@@ -20,7 +20,7 @@ __all__ = ["acker"]
 TWICE = RetryPolicy(max_attempts=2, first_delay_secs=0)
 
 
-def rarely(row: Row) -> Any:
+def rarely(row: dict[str, Any]) -> Any:
     if row["id"] == 100:
         raise KeyError("city")
     yield (row["id"],)
