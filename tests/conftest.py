@@ -207,16 +207,16 @@ def raw(request: pytest.FixtureRequest) -> Iterator[Any]:
 def connect(request: pytest.FixtureRequest) -> Iterator[Callable[..., Acker]]:
     """Make ackers on the test's server: `connect(shards=1, clock="last_update")`; closed at the end."""
     name = next(n for n in ("source", "real_url", "url") if n in request.fixturenames)
-    made: list[Acker] = []
+    ackers: list[Acker] = []
 
     def make(**settings: Any) -> Acker:
         settings.setdefault("app", "test")
         acker = Acker.connect(request.getfixturevalue(name), AckerConfig(**settings))
-        made.append(acker)
+        ackers.append(acker)
         return acker
 
     yield make
-    for acker in made:
+    for acker in ackers:
         acker.close()
 
 

@@ -32,12 +32,12 @@ LONGEST_SECS = SECS + 2 * JOB_SECS
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
+    cluster = Cluster(tmp_path)
     try:
-        made.start()
-        yield made
+        cluster.start()
+        yield cluster
     finally:
-        made.stop()
+        cluster.stop()
 
 
 def children(pids: set[int]) -> set[int]:

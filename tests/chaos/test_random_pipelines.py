@@ -23,9 +23,9 @@ REDUCE_SECS = 300.0
 def sessions(tmp_path: Path) -> Iterator["Sessions"]:
     from tests.support.spark.session import Sessions
 
-    made = Sessions(tmp_path)
-    yield made
-    made.stop()
+    sessions = Sessions(tmp_path)
+    yield sessions
+    sessions.stop()
 
 
 @pytest.mark.timeout(SECS + 2 * REDUCE_SECS + 300)

@@ -45,9 +45,9 @@ def fill(connect: Callable[..., Acker], raw: Any) -> None:
     for name, roots in (("few", 10), ("many", 1000), ("lost", 0)):
         acker = connect(app=name)
         if roots:
-            made = acker.new_roots(roots)
-            acker.init_many(made, made, 0)
-            acker.ack_many(made, np.ones(roots, np.int64), component="pa\x1b[31mrse")
+            ids = acker.new_roots(roots)
+            acker.init_many(ids, ids, 0)
+            acker.ack_many(ids, np.ones(roots, np.int64), component="pa\x1b[31mrse")
     raw.delete("acker:{lost:0}:meta")
 
 

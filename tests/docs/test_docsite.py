@@ -31,23 +31,23 @@ def test_every_page_is_in_the_navigation() -> None:
 
 
 def test_the_reference_has_every_public_name_script_and_command() -> None:
-    made = reference.pages()
+    texts = reference.pages()
     for name in set(acker_redis.__all__) - {"__version__"}:
-        assert (f"::: acker_redis.{name}\n" in made["reference/api/library.md"]) != (
-            f"::: acker_redis.{name}\n" in made["reference/api/errors.md"]
+        assert (f"::: acker_redis.{name}\n" in texts["reference/api/library.md"]) != (
+            f"::: acker_redis.{name}\n" in texts["reference/api/errors.md"]
         )
-    assert all(f"::: acker_redis.spark.{name}\n" in made["reference/api/spark.md"] for name in spark.__all__)
+    assert all(f"::: acker_redis.spark.{name}\n" in texts["reference/api/spark.md"] for name in spark.__all__)
     elsewhere = set(acker_redis.__all__) - {"Spout"}  # another class
     topologies = set(storm.__all__) - elsewhere
-    assert all(f"::: acker_redis.storm.{name}\n" in made["reference/api/topologies.md"] for name in topologies)
+    assert all(f"::: acker_redis.storm.{name}\n" in texts["reference/api/topologies.md"] for name in topologies)
     assert all(
-        f"::: acker_redis.testing.{name}\n" in made["reference/api/testing.md"] for name in ("fake_acker", "settle")
+        f"::: acker_redis.testing.{name}\n" in texts["reference/api/testing.md"] for name in ("fake_acker", "settle")
     )
     for name in (*scripts.NAMES, *scripts.REPORTS):
-        assert f"\n{name}: ".replace("_", "\\_") in made["reference/api/scripts.md"]
-    assert "## acker-redis dead-letters replay\n" in made["reference/api/commands.md"]
-    assert "Usage: acker-redis rotator [OPTIONS]" in made["reference/api/commands.md"]
-    assert made["reference/api/commands.md"].count("Exit status:") == 0
+        assert f"\n{name}: ".replace("_", "\\_") in texts["reference/api/scripts.md"]
+    assert "## acker-redis dead-letters replay\n" in texts["reference/api/commands.md"]
+    assert "Usage: acker-redis rotator [OPTIONS]" in texts["reference/api/commands.md"]
+    assert texts["reference/api/commands.md"].count("Exit status:") == 0
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,9 @@ class Rotating:
 
 @pytest.fixture
 def rotating(url: str) -> Iterator[Rotating]:
-    made = Rotating(url)
-    yield made
-    made.rotator.close()
+    rotating = Rotating(url)
+    yield rotating
+    rotating.rotator.close()
 
 
 @pytest.mark.parametrize("num_buckets", [2, 3, 5])

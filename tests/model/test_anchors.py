@@ -19,9 +19,9 @@ def read(value: object, *, app: str = "shop", group: str = "pricing") -> Anchors
 
 def test_header_has_the_documented_layout() -> None:
     roots, edges = np.array([1, -2], np.int64), np.array([2**63 - 1, -(2**63)], np.int64)
-    made = anchors.prefix("shop", "pricing") + anchors.packed_anchors(roots, edges)
-    assert made == PREFIX + struct.pack(">qqqq", 1, 2**63 - 1, -2, -(2**63))
-    found = read(made)
+    packed = anchors.prefix("shop", "pricing") + anchors.packed_anchors(roots, edges)
+    assert packed == PREFIX + struct.pack(">qqqq", 1, 2**63 - 1, -2, -(2**63))
+    found = read(packed)
     assert found is not None
     assert (found.roots.tolist(), found.edges.tolist()) == (roots.tolist(), edges.tolist())
 

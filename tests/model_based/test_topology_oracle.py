@@ -180,11 +180,11 @@ def test_no_edge_of_a_run_repeats(content: str, monkeypatch: pytest.MonkeyPatch)
     edge = CallEdges.edge
 
     def watched(self: CallEdges, root: int, place: int, target: int, values: bytes) -> int:
-        made = edge(self, root, place, target, values)
-        assert made != 0
-        assert made not in seen
-        seen.add(made)
-        return made
+        drawn = edge(self, root, place, target, values)
+        assert drawn != 0
+        assert drawn not in seen
+        seen.add(drawn)
+        return drawn
 
     monkeypatch.setattr(CallEdges, "edge", watched)
     if not content:

@@ -15,10 +15,10 @@ NOW = 1000.0
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """Moved by hand; pauses are as long as they may become, not drawn."""
-    made = SimpleNamespace(now=NOW)
-    monkeypatch.setattr(emitter, "time", SimpleNamespace(monotonic=lambda: made.now))
+    clock = SimpleNamespace(now=NOW)
+    monkeypatch.setattr(emitter, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr("redis.backoff.random.random", lambda: 1.0)
-    yield made
+    yield clock
 
 
 def pause_after(in_a_row: int, clock: SimpleNamespace) -> float:

@@ -43,10 +43,10 @@ class ModelServer:
 
     def copy(self) -> "ModelServer":
         """A server of its own with the same data."""
-        made = ModelServer.__new__(ModelServer)
-        made.__dict__.update(self.__dict__)
-        made.entries, made.base, made.attempts = dict(self.entries), dict(self.base), dict(self.attempts)
-        return made
+        copied = ModelServer.__new__(ModelServer)
+        copied.__dict__.update(self.__dict__)
+        copied.entries, copied.base, copied.attempts = dict(self.entries), dict(self.base), dict(self.attempts)
+        return copied
 
     def key(self) -> tuple[Any, ...]:
         """The data, hashable."""

@@ -48,9 +48,9 @@ def test_generated_logs_depend_on_the_seed_only(tmp_path: Path) -> None:
 
 def test_generated_truth_matches_the_parsed_lines(tmp_path: Path) -> None:
     """Counted anew from the text, with the pipeline's parser, which the generator doesn't know."""
-    made = generate(tmp_path, 2000, 5, 7)
+    generated = generate(tmp_path, 2000, 5, 7)
     truth = Truth.read(tmp_path / "truth.json")
-    assert truth == made
+    assert truth == generated
     lines = lines_of(tmp_path)
     assert len(lines) == truth.lines == sum(truth.files.values())
     assert {(p.file, p.row): p.line for p in (*truth.malformed, *truth.poison)}.items() <= lines.items()

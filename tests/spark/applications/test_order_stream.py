@@ -65,14 +65,14 @@ def test_order_stream_interrupted_and_restarted_loses_nothing(url: str, warm: Wa
     status, said, errors = warm.run_module(MODULE, *options, "--seconds", "5", url=url)
     assert status == 0, errors
     assert "0 parked, 0 not read yet" in said
-    made = numbers_in(folder)
-    assert made == list(range(len(made)))
-    good = {number for number in made if not must_be_dead_letter(number)}
+    numbers = numbers_in(folder)
+    assert numbers == list(range(len(numbers)))
+    good = {number for number in numbers if not must_be_dead_letter(number)}
     assert inserted(folder) == good
     written = [one for path in (folder / "parquet").glob("*.parquet") for one in pq.read_table(path)["id"].to_pylist()]
     assert set(written) == good
     with Store(folder) as store:
-        assert store.letters() == set(made) - good
+        assert store.letters() == set(numbers) - good
 
 
 def test_order_source_continues_numbering_after_a_restart(tmp_path: Path) -> None:

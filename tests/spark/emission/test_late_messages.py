@@ -100,8 +100,8 @@ def into(folder: Path, change: Change) -> Callable[[Tracker, DataFrame], object]
     """Return a pipeline that writes changed rows."""
 
     def pipeline(tracker: Tracker, rows: DataFrame) -> None:
-        made = change(rows.sparkSession, rows)
-        tracker.write(made, lambda writer: writer.mode("append").parquet(str(folder)))
+        changed = change(rows.sparkSession, rows)
+        tracker.write(changed, lambda writer: writer.mode("append").parquet(str(folder)))
 
     return pipeline
 
@@ -128,8 +128,8 @@ def first(rows: DataFrame, count: int) -> DataFrame:
 def subquery(session: Any, rows: DataFrame) -> DataFrame:
     rows.createOrReplaceTempView("tracked")
     least = "SELECT min(id) FROM (SELECT id FROM tracked LIMIT 3)"
-    made: DataFrame = session.sql(f"SELECT * FROM tracked WHERE id >= ({least})")
-    return made
+    changed: DataFrame = session.sql(f"SELECT * FROM tracked WHERE id >= ({least})")
+    return changed
 
 
 def other(session: Any, rows: str) -> DataFrame:
@@ -246,8 +246,8 @@ def fails_some(row: dict[str, Any]) -> list[tuple[int]]:
 
 
 def failing(folder: Path, tracker: Tracker, rows: DataFrame) -> None:
-    made = tracker.flat_map(tracker.filter(rows, "id <> 4"), fails_some, "id bigint")
-    twice = tracker.union_by_name(made, made, rows)
+    changed = tracker.flat_map(tracker.filter(rows, "id <> 4"), fails_some, "id bigint")
+    twice = tracker.union_by_name(changed, changed, rows)
     tracker.write(twice.repartition(2), lambda writer: writer.mode("append").parquet(str(folder)))
     tracker.write_partitions(rows, consume)
 

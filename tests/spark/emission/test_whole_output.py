@@ -252,8 +252,8 @@ def test_group_failing_only_in_whole_output_makes_dead_letters(case: MakeCase) -
     run = case(n=40)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        made = tracker.fail_where(sums(tracker, messages), "sum = 200 AND key = 2", "too much")
-        tracker.write(made, over(run))
+        totals = tracker.fail_where(sums(tracker, messages), "sum = 200 AND key = 2", "too much")
+        tracker.write(totals, over(run))
 
     ended = whole(run, pipeline)
     assert ended.error is None
@@ -558,11 +558,11 @@ def test_whole_output_supports_every_sink(case: MakeCase) -> None:
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         rows = tracker.fail_where(messages, f"id = 3 AND {tracker.emission} = 0", "once")
-        made = sums(tracker, rows)
-        tracker.write(made, lambda writer: writer.saveAsTable("whole_sums", mode="overwrite"))
-        tracker.write_dataframe(made, lambda given: given.write.mode("overwrite").parquet(str(run.folder / "with")))
-        tracker.write_data_source(made, Once, mode="overwrite", options={"folder": str(run.folder)})
-        counted.append(tracker.write_partitions(made, put))
+        totals = sums(tracker, rows)
+        tracker.write(totals, lambda writer: writer.saveAsTable("whole_sums", mode="overwrite"))
+        tracker.write_dataframe(totals, lambda given: given.write.mode("overwrite").parquet(str(run.folder / "with")))
+        tracker.write_data_source(totals, Once, mode="overwrite", options={"folder": str(run.folder)})
+        counted.append(tracker.write_partitions(totals, put))
         assert not any(tries.iterdir())
 
     assert whole(run, pipeline).error is None

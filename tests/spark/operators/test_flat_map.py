@@ -204,8 +204,8 @@ def test_fail_where_fails_matching_rows_with_a_reason(case: MakeCase) -> None:
     def pipeline(tracker: Tracker, messages: DataFrame) -> DataFrame:
         kept = tracker.filter(messages, "id <> 1")
         first = tracker.fail_where(kept, "id < 3", "too small", name="check")
-        made = tracker.explode(first, "if(id = 4, null, array(id, NULL))")
-        again = tracker.fail_where(made, "value % 5 = 0", F.concat(F.lit("a multiple: "), "value"), name="again")
+        exploded = tracker.explode(first, "if(id = 4, null, array(id, NULL))")
+        again = tracker.fail_where(exploded, "value % 5 = 0", F.concat(F.lit("a multiple: "), "value"), name="again")
         return tracker.filter(again, "true")
 
     ended = run.done(writing(run, pipeline), retry=ONCE)

@@ -46,7 +46,7 @@ def test_generator_in_an_argument_is_refused_before_anything_runs(case: MakeCase
     written: list[object] = []
 
     def pipeline(tracker: Tracker, rows: DataFrame) -> None:
-        tracker.write_dataframe(operator(tracker, rows), lambda made: written.extend(made.collect()))
+        tracker.write_dataframe(operator(tracker, rows), lambda frame: written.extend(frame.collect()))
 
     assert text in case(n=3).refused(pipeline, PipelineError)
     assert written == []

@@ -78,25 +78,25 @@ def sides(spark: SparkSession) -> Sides:
 def ways(sides: Sides, one: str, other: str, how: str) -> list[DataFrame] | None:
     """Spark's own join and the tracker's two; None: all three refuse."""
     (left, left_rows), (right, right_rows) = sides(one, "l"), sides(other, "r")
-    made: list[Callable[[], DataFrame]] = [
+    candidates: list[Callable[[], DataFrame]] = [
         lambda: left.join(right, "key", how),
         lambda: joins.matched(left_rows, right_rows, ["key"], how, "join", uuid4().hex, EQUATION),
     ]
     if how in ("inner", "left"):
-        made.append(
+        candidates.append(
             lambda: joins.looked_up(
                 left_rows, right, ["key"], "join", uuid4().hex, EQUATION, keep_unmatched=how == "left"
             )
         )
     frames = []
-    for make in made:
+    for make in candidates:
         try:
             frame = make().select("key", "l", "r")
             _ = frame.schema  # Spark Connect resolves a plan when it is asked for it
             frames.append(frame)
         except (AnalysisException, PipelineError) as exc:
-            assert isinstance(exc, AnalysisException) is (make is made[0]), exc
-    assert len(frames) in (0, len(made)), f"{one} and {other}: {len(frames)} of {len(made)} accept them"
+            assert isinstance(exc, AnalysisException) is (make is candidates[0]), exc
+    assert len(frames) in (0, len(candidates)), f"{one} and {other}: {len(frames)} of {len(candidates)} accept them"
     assert len({frame.schema["key"].dataType.simpleString() for frame in frames}) <= 1
     return frames or None
 

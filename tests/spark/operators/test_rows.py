@@ -28,10 +28,10 @@ def without_failed(frame: DataFrame, condition: str) -> DataFrame:
 
 @pytest.fixture
 def frame(spark: Any) -> DataFrame:
-    made: DataFrame = spark.range(5).selectExpr(
+    frame: DataFrame = spark.range(5).selectExpr(
         "id", "named_struct('a', true, 'b', false) AS flags", "id AS _share", "array(id) AS _roots"
     )
-    return made
+    return frame
 
 
 @pytest.mark.parametrize("operator", [filtered, without_failed])

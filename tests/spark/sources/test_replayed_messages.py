@@ -510,8 +510,8 @@ def test_equal_offsets_of_two_topics_are_different_messages(spark: Any, acker: A
     records = spark.range(0, 400).selectExpr(
         "concat('topic-', id % 2) AS topic", "int(id div 2 % 2) AS partition", "id div 4 AS offset"
     )
-    made = [with_message_ids(records, None, *columns)[0] for columns in (("file", "row"), ("partition", "offset"))]
-    ids = [sorted(row.message_id for row in frame.collect()) for frame in made]
+    frames = [with_message_ids(records, None, *columns)[0] for columns in (("file", "row"), ("partition", "offset"))]
+    ids = [sorted(row.message_id for row in frame.collect()) for frame in frames]
     assert ids[0] == ids[1]
     assert len(set(ids[0])) == 400
     noted = MessageIds.offsets(offset_file=OffsetFile(tmp_path / "offsets"))

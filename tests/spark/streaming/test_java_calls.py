@@ -53,6 +53,6 @@ def test_micro_batch_makes_few_calls_of_java(
         started.trigger(availableNow=True).start().awaitTermination()
         assert batches.status().counts.acked == BATCHES * 100
     each = [(after[0] - before[0], after[1] - before[1]) for before, after in pairwise(counts)]
-    made, objects = (max(numbers) for numbers in zip(*each[1:], strict=True))  # the first ones look up what is kept
-    assert 0 < made <= MOST, (each, calls.by_place.most_common(10))
+    most, objects = (max(numbers) for numbers in zip(*each[1:], strict=True))  # the first ones look up what is kept
+    assert 0 < most <= MOST, (each, calls.by_place.most_common(10))
     assert 0 < objects <= MOST_OBJECTS, (each, calls.objects.most_common(10))

@@ -28,12 +28,12 @@ def step(execute: Callable[[pa.RecordBatch], FlatMapOutput], **given: Any) -> Fl
 
 
 def run(flat_map: FlatMapStep, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
-    made = list(flat_map(iter(batches)))
-    for batch in made:
+    results = list(flat_map(iter(batches)))
+    for batch in results:
         batch.validate(full=True)
         pa.StructArray.from_arrays(batch.columns, fields=list(batch.schema))  # as Spark hands it on
-    assert len({str(batch.schema) for batch in made}) <= 1
-    return [row for batch in made for row in batch.to_pylist()]
+    assert len({str(batch.schema) for batch in results}) <= 1
+    return [row for batch in results for row in batch.to_pylist()]
 
 
 def test_child_rows_split_share_of_parent_and_keep_its_roots() -> None:
@@ -108,7 +108,7 @@ def test_output_is_cast_to_the_declared_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "message"),
+    ("returned", "message"),
     [
         (output([1], [0, 1]), "1 output rows have 2 parents"),
         (output([1], [2]), "parents names a row outside the 2 rows"),
@@ -121,9 +121,9 @@ def test_output_is_cast_to_the_declared_types() -> None:
         ),
     ],
 )
-def test_invalid_flat_map_output_is_refused(made: FlatMapOutput, message: str) -> None:
+def test_invalid_flat_map_output_is_refused(returned: FlatMapOutput, message: str) -> None:
     with pytest.raises(PipelineError, match=f"^flat_map_arrow 'split': {message}"):
-        run(step(lambda batch: made), tracked(some_shares(2)))
+        run(step(lambda batch: returned), tracked(some_shares(2)))
 
 
 def test_row_function_keeps_sum_of_shares_like_arrow_function() -> None:

@@ -18,9 +18,9 @@ from tests.support.batches import some_shares, tracked
 
 @pytest.fixture
 def acker(monkeypatch: pytest.MonkeyPatch) -> Iterator[Acker]:
-    with fake_acker(app="shop") as made:
-        monkeypatch.setattr(kafka_export, "acker_of_worker", lambda url, config: made)
-        yield made
+    with fake_acker(app="shop") as fake:
+        monkeypatch.setattr(kafka_export, "acker_of_worker", lambda url, config: fake)
+        yield fake
 
 
 def headers(acker: Acker, prefix: str = "run:3:0") -> AnchorHeaders:
@@ -32,8 +32,8 @@ def anchors_of(values: list[bytes | None]) -> list[Anchors | None]:
     return [Anchors.of_headers(one, app="shop", group="pricing") for one in pairs]
 
 
-def run(made: AnchorHeaders, *batches: pa.RecordBatch) -> list[Anchors | None]:
-    return anchors_of([value for batch in made(iter(batches)) for value in batch.column(ANCHORS).to_pylist()])
+def run(step: AnchorHeaders, *batches: pa.RecordBatch) -> list[Anchors | None]:
+    return anchors_of([value for batch in step(iter(batches)) for value in batch.column(ANCHORS).to_pylist()])
 
 
 def test_messages_complete_once_their_records_are_acked(acker: Acker) -> None:

@@ -72,10 +72,10 @@ def test_lines_of_producers_go_to_the_log_and_not_to_stderr(
         clients.update([name] if kind == "FAIL" else [])
 
     monkeypatch.setattr(ClientLog, "log", noted)
-    made = [WorkerProducer(SETTINGS) for _ in range(2)]
+    producers = [WorkerProducer(SETTINGS) for _ in range(2)]
 
     def all_said() -> bool:
-        for producer in made:
+        for producer in producers:
             producer.client.poll(0)
         return len(clients) == 2
 

@@ -17,9 +17,9 @@ SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string())])
 
 @pytest.fixture
 def acker(monkeypatch: pytest.MonkeyPatch) -> Any:
-    with fake_acker() as made:
-        monkeypatch.setattr(keep_messages, "acker_of_worker", lambda url, config: made)
-        yield made
+    with fake_acker() as fake:
+        monkeypatch.setattr(keep_messages, "acker_of_worker", lambda url, config: fake)
+        yield fake
 
 
 def batch(ids: Any, *rows: tuple[int, str] | None) -> pa.RecordBatch:
@@ -34,8 +34,8 @@ def test_payloads_are_stored_by_message_id_and_read_back(acker: Any) -> None:
         batch(pa.array([4, -5], pa.int64()), None, (5, "ü")),
     ]
     for _ in range(2):  # a task that runs again keeps the same
-        (made,) = step(iter(given))
-        assert made.to_pylist() == [{"rows": 2}]
+        (counted,) = step(iter(given))
+        assert counted.to_pylist() == [{"rows": 2}]
     kept = app_of(acker).payloads("run").get([1, 2, 3, 4, -5])
     assert [one is not None for one in kept] == [True, False, False, False, True]
     (again,) = Rows(SCHEMA)(iter([pa.record_batch({"kept": pa.array([kept[0], kept[4]])})]))

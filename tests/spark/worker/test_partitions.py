@@ -25,8 +25,8 @@ def _task(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def batches(*, with_roots: bool = True) -> list[pa.RecordBatch]:
-    made = [tracked(OWN[:2], [[1], [2]]), tracked(OWN[2:], [[2, 9], None, [1]])]
-    return made if with_roots else [batch.drop_columns([ROOTS]) for batch in made]
+    inputs = [tracked(OWN[:2], [[1], [2]]), tracked(OWN[2:], [[2, 9], None, [1]])]
+    return inputs if with_roots else [batch.drop_columns([ROOTS]) for batch in inputs]
 
 
 def rows_of(write: Any, on_error: Any, given: Any, no_retry: Any = (), columns: Any = ()) -> list[dict[str, Any]]:
@@ -96,10 +96,10 @@ def test_rows_that_the_store_refused_fail_alone() -> None:
 
 @pytest.mark.parametrize(("rows", "failed"), [({}, 0), (dict.fromkeys(range(5), "no"), 5), ({3: "has no roots"}, 1)])
 def test_all_rows_or_none_may_be_refused(rows: Any, failed: int) -> None:
-    made = rows_of(refusing(rows), "fail", batches())
-    assert [row["rows"] for row in made] == [count for count in (5 - failed, failed) if count]
-    assert sum(row[SHARE] for row in made) & MASK == SUM
-    assert [failure.rows for failure in failures_in(made)] == [failed] * bool(failed)
+    outputs = rows_of(refusing(rows), "fail", batches())
+    assert [row["rows"] for row in outputs] == [count for count in (5 - failed, failed) if count]
+    assert sum(row[SHARE] for row in outputs) & MASK == SUM
+    assert [failure.rows for failure in failures_in(outputs)] == [failed] * bool(failed)
 
 
 @pytest.mark.parametrize("rows", [{5: "no"}, {-1: "no"}, {"id": "no"}])

@@ -22,7 +22,7 @@ A, B = AckerConfig("a"), AckerConfig("b")
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def connected(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     calls: list[Any] = []
     monkeypatch.setattr(process, "_ackers", {})
 
@@ -34,12 +34,12 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return calls
 
 
-def test_a_process_connects_once_per_server_and_app(made: list[Any]) -> None:
+def test_a_process_connects_once_per_server_and_app(connected: list[Any]) -> None:
     first = acker_of_worker("redis://x", A)
     assert acker_of_worker("redis://x", AckerConfig("a")) is first
     others = [acker_of_worker("redis://x", B), acker_of_worker("redis://y", A)]
     assert first not in others
-    assert made == [("redis://x", "a"), ("redis://x", "b"), ("redis://y", "a")]
+    assert connected == [("redis://x", "a"), ("redis://x", "b"), ("redis://y", "a")]
 
 
 def test_server_unreachable_from_worker_error_names_executor_url(monkeypatch: pytest.MonkeyPatch) -> None:

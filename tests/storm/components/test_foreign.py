@@ -18,9 +18,9 @@ def test_foreign_component_is_refused(foreign: type) -> None:
 def test_class_of_a_foreign_component_is_refused_with_the_way_to_port_it(foreign: type) -> None:
     own = type("Own", (foreign,), {})
     builder = TopologyBuilder()
-    for made in (foreign, own):
+    for component in (foreign, own):
         for call in (builder.set_bolt, builder.set_spout):
             with pytest.raises(InvalidTopologyError, match=r"can't run here\. .*(Python|service)"):
-                call("x", made)
+                call("x", component)
         with pytest.raises(InvalidTopologyError, match=r"can't run here\. .*(Python|service)"):
-            type("Foreign", (Topology,), {"lines": FeederSpout(["v"]).spec(), "x": made})
+            type("Foreign", (Topology,), {"lines": FeederSpout(["v"]).spec(), "x": component})

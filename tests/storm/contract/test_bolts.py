@@ -40,7 +40,7 @@ def test_any_other_exception_fails_with_type_and_text_and_the_task_goes_on() -> 
 
 
 def test_exit_on_exception_continues_with_a_fresh_initialised_copy() -> None:
-    made: list[Any] = []
+    instances: list[Any] = []
 
     class Exits(Bolt):
         outputs = ["n"]
@@ -48,7 +48,7 @@ def test_exit_on_exception_continues_with_a_fresh_initialised_copy() -> None:
 
         def initialize(self, conf: Any, context: Any) -> None:
             self.n = 0
-            made.append(self)
+            instances.append(self)
 
         def process(self, tup: Tuple) -> None:
             self.n += 1
@@ -62,19 +62,19 @@ def test_exit_on_exception_continues_with_a_fresh_initialised_copy() -> None:
         run.settle()
         assert rows(run, "b0") == [(1,), (2,), (1,)]
         assert run.failed("spout") == [("dies", "ValueError: dies")]
-        assert len(made) == 2
-        assert run.tasks("b0") == [made[1]]
-        assert made[0] is not made[1]
+        assert len(instances) == 2
+        assert run.tasks("b0") == [instances[1]]
+        assert instances[0] is not instances[1]
 
 
 def test_row_failed_error_does_not_count_as_an_exit() -> None:
-    made: list[Any] = []
+    instances: list[Any] = []
 
     class Exits(Bolt):
         exit_on_exception = True
 
         def initialize(self, conf: Any, context: Any) -> None:
-            made.append(self)
+            instances.append(self)
 
         def process(self, tup: Tuple) -> None:
             raise RowFailedError("declared")
@@ -82,7 +82,7 @@ def test_row_failed_error_does_not_count_as_an_exit() -> None:
     with fed(Exits).local() as run:
         run.feed("spout", [1], tup_id=1)
         run.settle()
-        assert (run.failed("spout"), len(made)) == ([(1, "declared")], 1)
+        assert (run.failed("spout"), len(instances)) == ([(1, "declared")], 1)
 
 
 @pytest.mark.parametrize("error", [RowFailedError("no"), ValueError("no")])

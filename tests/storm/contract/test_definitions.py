@@ -311,10 +311,10 @@ def test_create_topology_returns_one_that_runs_twice() -> None:
     builder = TopologyBuilder()
     builder.set_spout("s", FeederSpout(["v"]))
     builder.set_bolt("b", Pass).shuffle_grouping("s")
-    made = builder.create_topology()
-    assert isinstance(made, Topology)
+    built = builder.create_topology()
+    assert isinstance(built, Topology)
     for _ in range(2):
-        with made.local() as run:
+        with built.local() as run:
             run.feed("s", [1], tup_id=1)
             run.settle()
             assert run.acked("s") == [1]
@@ -333,8 +333,8 @@ def test_builder_and_class_make_the_same_run() -> None:
     builder.set_bolt("split", Split, par=3).shuffle_grouping("lines")
     builder.set_bolt("words", Collects, par=2).fields_grouping("split", ["word"])
     seen = []
-    for made in (Words, builder.create_topology()):
-        with made.local(seed=5) as run:
+    for built in (Words, builder.create_topology()):
+        with built.local(seed=5) as run:
             for number, line in enumerate(["a b c", "c d", "e"] * 3):
                 run.feed("lines", [line], tup_id=number)
             run.settle()
@@ -463,10 +463,10 @@ def test_settings_of_storm_without_effect_are_accepted_and_logged_once(caplog: p
     conf = {"topology.workers": 3, "topology.spout.wait.strategy": "x", "topology.kryo.register": []}
     builder = TopologyBuilder()
     builder.set_spout("s", FeederSpout(["v"]))
-    made = builder.create_topology()
+    built = builder.create_topology()
     with caplog.at_level("INFO"):
         for _ in range(2):
-            with made.local(conf) as run:
+            with built.local(conf) as run:
                 run.settle()
     for name in conf:
         assert sum(name in record.getMessage() for record in caplog.records) <= 1
@@ -484,9 +484,9 @@ def test_timeout_above_that_of_the_app_is_refused() -> None:
 
     builder = TopologyBuilder()
     builder.set_spout("s", FeederSpout(["v"]))
-    made = builder.create_topology()
+    built = builder.create_topology()
     with fake_acker(message_timeout_secs=10) as acker:
         with pytest.raises(AckerError, match="10"):
-            made.local({"topology.message.timeout.secs": 11}, acker=acker).__enter__()
-        with made.local({"topology.message.timeout.secs": 10}, acker=acker) as run:
+            built.local({"topology.message.timeout.secs": 11}, acker=acker).__enter__()
+        with built.local({"topology.message.timeout.secs": 10}, acker=acker) as run:
             run.settle()

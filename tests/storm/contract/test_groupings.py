@@ -222,12 +222,12 @@ def test_custom_grouping_without_its_methods_is_refused() -> None:
 
 def test_each_emitting_task_balances_for_itself() -> None:
     """Partial keys and custom groupings belong to the emitting task."""
-    made: list[Any] = []
+    prepared: list[Any] = []
 
     class Remembers(Names):
         def prepare(self, context: Any, stream: Any, tasks: Any) -> None:
             super().prepare(context, stream, tasks)
-            made.append((context.task_id, id(self)))
+            prepared.append((context.task_id, id(self)))
 
     builder = TopologyBuilder()
     builder.set_spout("spout", FeederSpout(["v"]))
@@ -235,4 +235,4 @@ def test_each_emitting_task_balances_for_itself() -> None:
     builder.set_bolt("bolt", Sink).custom_grouping("emits", Remembers(0))
     with builder.create_topology().local() as run:
         run.settle()
-        assert len({task for task, _ in made}) == len({one for _, one in made}) == 3
+        assert len({task for task, _ in prepared}) == len({one for _, one in prepared}) == 3

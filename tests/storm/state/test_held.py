@@ -123,8 +123,8 @@ def test_a_value_that_grew_too_long_without_a_large_tuple_is_the_mistake_of_its_
 
 def test_a_copy_belongs_to_no_message() -> None:
     tup = tuple_of(3, 7)
-    for made in (copy.copy(tup), copy.deepcopy([tup])[0], pickle.loads(pickle.dumps(tup))):
-        assert (made.id, made.values.v, made.edges) == (tup.id, 7, {})
+    for copied in (copy.copy(tup), copy.deepcopy([tup])[0], pickle.loads(pickle.dumps(tup))):
+        assert (copied.id, copied.values.v, copied.edges) == (tup.id, 7, {})
 
 
 def test_streams_of_an_older_run_may_be_gone_or_have_other_fields() -> None:

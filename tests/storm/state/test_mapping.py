@@ -54,10 +54,10 @@ class Lab:
 
     def committed(self) -> dict[Any, Any]:
         """What another worker reads in the next turn."""
-        return dict(self.begin(made()))
+        return dict(self.begin(task_state()))
 
 
-def made() -> TaskState:
+def task_state() -> TaskState:
     return TaskState("count", "count:0")
 
 
@@ -91,7 +91,7 @@ def test_keys_are_equal_where_a_dict_takes_them_for_equal(one: Any, other: Any) 
 
 @pytest.mark.parametrize("key", [object(), frozenset(), ("a", object()), b"x" * 70_000])
 def test_other_keys_are_refused_where_they_are_set(lab: Lab, key: Any) -> None:
-    state = lab.begin(made())
+    state = lab.begin(task_state())
     with pytest.raises(TypeError, match="Use"):
         state[key] = 1
     assert len(state) == 0
@@ -131,7 +131,7 @@ OPERATIONS = st.lists(st.tuples(st.sampled_from(sorted(OPERATORS)), st.integers(
 @settings(max_examples=60, deadline=None)
 def test_a_state_is_a_dict_at_the_committed_turns(turns: list[Any]) -> None:
     """A worker keeps its state from turn to turn; the turn may be closed, the execution die, or another worker's be named."""
-    lab, kept, oracle = Lab(), made(), dict[Any, Any]()
+    lab, kept, oracle = Lab(), task_state(), dict[Any, Any]()
     for operations, end in turns:
         working = {key: list(value) for key, value in oracle.items()}
         lab.begin(kept)
@@ -141,7 +141,7 @@ def test_a_state_is_a_dict_at_the_committed_turns(turns: list[Any]) -> None:
             continue
         lab.end(kept)
         if end == "other":
-            other = lab.begin(made())
+            other = lab.begin(task_state())
             other[9] = working[9] = [len(oracle)]
             for key in set(working) ^ {9}:
                 del working[key]
@@ -169,7 +169,7 @@ def apply(operation: str, key: int, state: MutableMapping[Any, Any], oracle: dic
 
 
 def test_only_what_is_asked_for_is_read_and_once(lab: Lab, reads: list[Any]) -> None:
-    state = lab.begin(made())
+    state = lab.begin(task_state())
     state.update({f"k{number}": number for number in range(20)})
     lab.end(state)
     lab.commit()
@@ -177,25 +177,25 @@ def test_only_what_is_asked_for_is_read_and_once(lab: Lab, reads: list[Any]) -> 
     assert state["k3"] == 3 and not reads, "the worker's attempt is the one that counts"
     lab.end(state)
     lab.commit()
-    other = lab.begin(made())
+    other = lab.begin(task_state())
     assert (other["k1"], other.get("nothing"), other["k1"], "nothing" in other) == (1, None, 1, False)
     assert reads == [b"sk1", b"snothing"]
 
 
 def test_many_misses_read_all(lab: Lab, reads: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapping, "MISSES", 5)
-    state = lab.begin(made())
+    state = lab.begin(task_state())
     state.update({number: number for number in range(30)})
     lab.end(state)
     lab.commit()
-    other = lab.begin(made())
+    other = lab.begin(task_state())
     assert [other[number] for number in range(30)] == list(range(30))
     assert len(reads) <= 10 + 1, "4 one by one; at 5 misses 25 are too few for the 30 that there are"
     assert other.get("nothing") is None
 
 
 def test_only_changes_are_written(lab: Lab) -> None:
-    state = lab.begin(made())
+    state = lab.begin(task_state())
     state["a"], state["b"], state["list"] = 1, 2, [1]
     assert lab.end(state) is not None
     lab.commit()
@@ -214,7 +214,7 @@ def test_only_changes_are_written(lab: Lab) -> None:
 
 def test_a_worker_forgets_more_than_it_may_keep(lab: Lab, reads: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mapping, "KEPT_BYTES", 10)
-    state = lab.begin(made())
+    state = lab.begin(task_state())
     state["a"] = "x" * 20
     lab.end(state)
     lab.commit()
@@ -229,7 +229,7 @@ def test_a_worker_forgets_more_than_it_may_keep(lab: Lab, reads: list[Any], monk
     ],
 )
 def test_values_that_cant_be_kept_are_refused_at_the_end_of_the_turn(lab: Lab, value: Any, text: str) -> None:
-    state = lab.begin(made())
+    state = lab.begin(task_state())
     state["k"] = value
     with pytest.raises(InvalidTopologyError, match=text):
         lab.end(state)

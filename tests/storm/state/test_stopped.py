@@ -22,8 +22,8 @@ class DiesError(Exception):
 
 @pytest.fixture
 def acker() -> Iterator[Acker]:
-    with fake_acker() as made:
-        yield made
+    with fake_acker() as fake:
+        yield fake
 
 
 def die_at(monkeypatch: pytest.MonkeyPatch, number: int) -> list[int]:

@@ -59,7 +59,7 @@ class AcksWithFault(AckStep):
     folder: str = ""
 
     @classmethod
-    def made(cls, fault: str, folder: Path) -> Callable[[TurnSpec], Self]:
+    def with_fault(cls, fault: str, folder: Path) -> Callable[[TurnSpec], Self]:
         return partial(cls, fault=fault, folder=str(folder))
 
     def _send(self, plan: Plan, number: int, updates: Bin) -> BinReport:

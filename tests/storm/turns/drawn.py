@@ -213,8 +213,8 @@ def build(plan: Plan, heard: Heard, mark: str | None = None, spark: Any = None) 
             continue
         paths = [f"{spout}-{number}" for number in range(count)]
         messages = [(path, path if number % 7 else None) for number, path in enumerate(paths)]
-        made: type[Spout] = spout_of(messages, heard, ["path"])
-        builder.set_spout(spout, made)
+        spout_class: type[Spout] = spout_of(messages, heard, ["path"])
+        builder.set_spout(spout, spout_class)
     dies_at = f"s0-{plan.messages['s0'] - 1}"
     for bolt in plan.bolts:
         kind = DrawnHolder if bolt.holds else DrawnBolt

@@ -58,9 +58,9 @@ class HearsOfRows(DataFrameSpout):
     heard: Heard
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        made = super().__deepcopy__(memo)
-        made.heard = self.heard
-        return made
+        copied = super().__deepcopy__(memo)
+        copied.heard = self.heard
+        return copied
 
     def ack(self, tup_id: int) -> None:
         self.heard.append(("ack", tup_id))

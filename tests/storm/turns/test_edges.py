@@ -56,8 +56,8 @@ def test_no_two_edges_are_equal() -> None:
 
 
 def test_bits_of_edges_are_even() -> None:
-    made = np.array(edges([7] * 20_000, range(20_000), [b"same"] * 20_000), np.uint64)
-    ones = [int((made >> np.uint64(bit) & np.uint64(1)).sum()) for bit in range(64)]
+    drawn = np.array(edges([7] * 20_000, range(20_000), [b"same"] * 20_000), np.uint64)
+    ones = [int((drawn >> np.uint64(bit) & np.uint64(1)).sum()) for bit in range(64)]
     assert all(9_500 < count < 10_500 for count in ones)  # seven standard deviations
 
 
@@ -85,7 +85,7 @@ def test_a_row_notes_the_edges_that_it_derived(others: list[dict[int, int]]) -> 
     seqs = [len(others), 2 * len(others) + 1]
     derived = edges([1 << 63, 2], seqs, [b"v", b"v"])
     assert found == [*others, {1 << 63: derived[0]}, *others, {2: derived[1]}]
-    assert [(of.tolist(), made.tolist()) for of, made in rows.derived] == [([1 << 63, 2], derived)]
+    assert [(of.tolist(), drawn.tolist()) for of, drawn in rows.derived] == [([1 << 63, 2], derived)]
 
 
 # -- trees of whole turns, without Spark
@@ -350,6 +350,6 @@ def test_a_hook_that_emits_changes_neither_values_nor_edges_of_others(
     heard = [load_values(data) for row in rows for data in unpack(row["data"]).values]
     copies = 6 if not values else 3  # one to a task of `last`, two to those of `all`
     assert all(heard.count((number,)) == copies for number in range(COUNT))
-    made = [edge for row in rows for of in edges_of_tuples(unpack(row["data"]), row["edges"]) for edge in of.values()]
-    assert len(set(made)) == len(made) == len(heard)
+    drawn = [edge for row in rows for of in edges_of_tuples(unpack(row["data"]), row["edges"]) for edge in of.values()]
+    assert len(set(drawn)) == len(drawn) == len(heard)
     assert not turn.open_roots(turn.level(1, middle))

@@ -29,7 +29,7 @@ def run_job(url: str, spark: Any, folder: Path, fault: str, where: str) -> dict[
         config={"topology.message.timeout.secs": 2},
     )  # fmt: skip
     sinks = {"d": kills_in_sink(folder)} if where == "sink" else None
-    step = AcksWithFault.made(fault if where == "ack" else "none", folder)
+    step = AcksWithFault.with_fault(fault if where == "ack" else "none", folder)
     with (
         patch("acker_redis.storm.turns.job.AckStep", step),
         Acker.connect(url, app=f"{fault}-{where}", shards=2, message_timeout_secs=60) as acker,

@@ -14,9 +14,9 @@ from acker_redis.spark.runtime.jvm import java_class
 SOURCE = Path(__file__).with_name("PlainFiles.java")
 
 
-def use(made: SparkSession) -> None:
+def use(session: SparkSession) -> None:
     """For all that the JVM of a classic session writes from now on."""
-    context = made.sparkContext
+    context = session.sparkContext
     compiler = java_class(context, "org.codehaus.janino.SimpleCompiler")()
     compiler.setParentClassLoader(java_class(context, "java.lang.Thread").currentThread().getContextClassLoader())
     compiler.cook(SOURCE.read_text(encoding="utf-8"))

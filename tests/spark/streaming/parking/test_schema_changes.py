@@ -38,8 +38,8 @@ def refitted(
     found = change.converter(old, new)
     assert payload is not None
     payload = payload if found is None else row_codec.refit(payload, found)
-    (made,) = row_codec.from_bytes([payload], checks.arrow_schema(new)).to_pylist()
-    return made  # type: ignore[no-any-return]
+    (row,) = row_codec.from_bytes([payload], checks.arrow_schema(new)).to_pylist()
+    return row  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(

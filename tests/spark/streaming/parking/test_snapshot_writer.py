@@ -43,14 +43,14 @@ class Writing:
     def __init__(self, schema: StructType | None = StructType()) -> None:  # noqa: B008
         self.state = SpoutState("app", "run", RetryPolicy())
         self.messages = ParkedMessages(self.state, lambda: [])
-        self.schema, self.folder, self.made = schema, Folder(), 0
+        self.schema, self.folder, self.snapshot_count = schema, Folder(), 0
         park: Any = self.folder
         self.keep: Callable[[], object] = lambda: None
         self.writer = SnapshotWriter(park, self.messages, self._snapshot, lambda: self.keep())
         self.writer.mark_saved()
 
     def _snapshot(self) -> Snapshot | None:
-        self.made += 1
+        self.snapshot_count += 1
         return None if self.schema is None else self.messages.snapshot(self.schema, "id", None)
 
     def park(self, *ids: int) -> None:
@@ -67,7 +67,7 @@ def test_nothing_is_written_or_even_serialised_while_nothing_changes() -> None:
     assert writing.try_to_save()
     writing.park(7)
     assert all(writing.try_to_save() for _ in range(5))
-    assert (writing.folder.saved, writing.made) == ([(42, [7], 41)], 1)
+    assert (writing.folder.saved, writing.snapshot_count) == ([(42, [7], 41)], 1)
 
 
 def test_each_change_is_written_once_and_counts_from_the_batch_that_is_committed() -> None:
