@@ -39,7 +39,7 @@ def refitted(
     assert payload is not None
     payload = payload if found is None else row_codec.refit(payload, found)
     (row,) = row_codec.from_bytes([payload], checks.arrow_schema(new)).to_pylist()
-    return row  # type: ignore[no-any-return]
+    return row
 
 
 @pytest.mark.parametrize(
