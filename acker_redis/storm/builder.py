@@ -101,7 +101,7 @@ class TopologyBuilder:
         self,
         name: str,
         spout: Spout | type[Spout],
-        par: int = 1,
+        par: int | None = None,
         tasks: int | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
@@ -110,7 +110,7 @@ class TopologyBuilder:
         Args:
             name: name of the component, any text.
             spout: class or object. Each task has its own deep copy of an object.
-            par: number of executors.
+            par: number of executors. None means the class attribute `par`, or 1.
             tasks: number of tasks; None for one per executor.
             config: settings of this component, by Storm's names.
 
@@ -123,7 +123,7 @@ class TopologyBuilder:
         self,
         name: str,
         bolt: Bolt | type[Bolt],
-        par: int = 1,
+        par: int | None = None,
         tasks: int | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> BoltDeclarer:
@@ -164,7 +164,7 @@ class TopologyBuilder:
         return made()
 
     def _add(
-        self, name: str, maker: Any, base: type[Spout] | type[Bolt], par: int, tasks: int | None, config: object
+        self, name: str, maker: Any, base: type[Spout] | type[Bolt], par: int | None, tasks: int | None, config: object
     ) -> list[Subscription]:
         refuse_foreign(maker)
         if not (isinstance(maker, base) or (isinstance(maker, type) and issubclass(maker, base))):
@@ -176,6 +176,7 @@ class TopologyBuilder:
             raise InvalidTopologyError(f"Two components are named {name!r}. Give each a name of its own.")
         subscriptions: list[Subscription] = []
         kind = base._acker_kind  # noqa: SLF001  # of a class here
+        par = maker.par if par is None else par
         component = make_component(name, kind, maker, par=par, tasks=tasks, config=config)
         self._components.append((component, subscriptions))
         return subscriptions

@@ -47,7 +47,8 @@ class SpoutFailInfo(NamedTuple):
         task_id: id of the spout's task.
         latency_ms: time from the emit to this call, in milliseconds.
         reason: text of the fail, or `timeout`.
-        last_component: component that acked or failed a tuple of the tree last. Before any bolt did, it is the spout.
+        last_component: component that failed a tuple of the tree first, or else acked one last. Before any bolt did, it is
+            the spout.
     """
 
     tup_id: Any

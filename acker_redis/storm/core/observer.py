@@ -17,7 +17,8 @@ class FailedTree(NamedTuple):
         task: id of its task.
         tup_id: id of the message.
         reason: text of the fail, or `timeout`, or `lost` if Redis lost its root.
-        last_component: component that acked or failed a tuple of the tree last. Before any bolt did, it is the spout.
+        last_component: component that failed a tuple of the tree first, or else acked one last. Before any bolt did, it is
+            the spout.
     """
 
     spout: str

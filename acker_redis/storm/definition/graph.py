@@ -175,13 +175,18 @@ def make_graph(name: str, components: Iterable[Component], config: object) -> Gr
         if component.name in by_name:
             raise InvalidTopologyError(f"Two components are named {component.name!r}. Give each a name of its own.")
         by_name[component.name] = component
-    return _numbered(Graph(name, MappingProxyType(by_name), MappingProxyType(checked)))
+    return _named(Graph(name, MappingProxyType(by_name), MappingProxyType(checked)))
 
 
 def with_config(graph: Graph, conf: object) -> Graph:
     """Return the graph with more settings, which replace those of the topology."""
     config = {**graph.config, **settings.check(conf, f"topology {graph.name!r}")}
-    return _numbered(replace(graph, config=MappingProxyType(config)))
+    return _named(replace(graph, config=MappingProxyType(config)))
+
+
+def _named(graph: Graph) -> Graph:
+    """Give the graph the name in its settings, if they have one: its state, counts and dead letters are kept under it."""
+    return _numbered(replace(graph, name=str(graph.config.get(settings.NAME, graph.name))))
 
 
 def _numbered(graph: Graph) -> Graph:

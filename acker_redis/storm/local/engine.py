@@ -326,7 +326,8 @@ class Engine:
         for root, val in edges.items():
             held = self._roots.get(root)
             if held is not None:
-                held[1].settled_by = component
+                if held[1].reason is None:
+                    held[1].settled_by = component
                 self.updates.ack(root, val, component)
 
     def fail(self, root: int, reason: str, component: str, *, retry: bool, is_expected: bool) -> None:  # noqa: ARG002
@@ -334,8 +335,8 @@ class Engine:
         held = self._roots.get(root)
         if held is not None:
             message = held[1]
-            message.settled_by = component
             if message.reason is None:
+                message.settled_by = component
                 message.reason = reason
                 message.retry = retry
             self.updates.fail(root, reason, component)

@@ -43,7 +43,7 @@ class Message:
         number: number of the emit in the run.
         emitted_secs: time of the emit by the run's clock.
         history: earlier attempts.
-        settled_by: bolt that acked or failed a tuple of the tree last.
+        settled_by: bolt that acked or failed a tuple of the tree last. Once one was failed, the bolt that failed the first.
         reason: text of the first fail.
         retry: False if the message must not be tried again.
     """
@@ -60,7 +60,7 @@ class Message:
 
     @property
     def last_component(self) -> str:
-        """Component that acked or failed a tuple of the tree last. Before any bolt did, it is the spout."""
+        """Component that failed a tuple of the tree first, or else acked one last. Before any bolt did, it is the spout."""
         return self.settled_by or self.task.name
 
 

@@ -42,7 +42,8 @@ def _encoded(key: Any) -> bytes:
     if isinstance(key, int):
         return b"i%d" % key
     if isinstance(key, float):
-        return b"i%d" % int(key) if key.is_integer() else b"f" + repr(key).encode()
+        # numpy's float64 is a float, too, and its text isn't
+        return b"i%d" % int(key) if key.is_integer() else b"f" + float.__repr__(key).encode()
     if isinstance(key, tuple):
         parts = list(map(_encoded, key))
         return b"t" + b"".join(word for part in parts for word in (_LENGTH.pack(len(part)), part))

@@ -114,6 +114,11 @@ class TaskState(MutableMapping[Any, Any]):
         return attempt
 
     @property
+    def is_changed(self) -> bool:
+        """Whether this execution has set or deleted a value, or may have changed one in place."""
+        return any(key in self._set or value is _GONE or type(value) not in PLAIN for key, value in self._live.items())
+
+    @property
     def kept_bytes(self) -> int:
         """Bytes of the copy that this worker keeps, about."""
         return self._bytes

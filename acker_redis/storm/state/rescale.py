@@ -111,10 +111,20 @@ class _Move:
         state.end(epoch, 1)
         return Moved(bolt.name, bolt.tasks, keys, moved)
 
+    def _own(self, key: Any) -> Any:
+        """Ask the bolt for the grouping value of a key."""
+        try:
+            return self._instance.state_key(key)
+        except Exception as exc:
+            raise InvalidTopologyError(
+                f"state_key() of the bolt {self._bolt.name!r} raised {type(exc).__name__} for the key {key!r:.80}: {exc}. "
+                "Nothing was moved. Correct it, and use no attributes that initialize() sets, because it isn't called here."
+            ) from exc
+
     def _targets(self, part: dict[bytes, bytes], place: int) -> Iterator[tuple[bytes, bytes, int]]:
         for field, value in part.items():
             key = decode_key(field)
-            own = self._instance.state_key(key)
+            own = self._own(key)
             values = list(own) if self._fields > 1 and isinstance(own, tuple) else [own]
             is_guess = self._fields == 1 and isinstance(key, tuple) and not self._has_own_keys
             places = [task_index(values, tasks) for tasks in self._numbers]

@@ -5,6 +5,7 @@ import pickle
 import random
 from collections import deque
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Any
 
@@ -65,6 +66,7 @@ class WorkerTask:
         self._now_ms = 0
         self._task: BoltTask | None = None
         self._is_initialised = False
+        self._is_uncommitted = False  # what `initialize` wrote into the state, in the last execution
         self._attributes: dict[str, tuple[object, int]] = {}
         self._turns = 0
 
@@ -91,6 +93,10 @@ class WorkerTask:
         self.states.held.begin(moment, collector)
         if not self._is_initialised:
             self._initialize()
+        elif self._is_uncommitted and self.state is not None and not self.state.is_continued:
+            with self._initialising():  # what it wrote into the state is gone
+                self._fresh(self._task)
+        self._is_uncommitted = self.state is not None and self.state.is_changed
         if self.states.holdings is not None:
             self.states.holdings.begin(self._holding(), moment)
 
@@ -198,12 +204,19 @@ class WorkerTask:
 
     def _initialize(self) -> None:
         component, conf = self.component, self._context.conf
-        try:
+        with self._initialising():
             for hook in conf.get(settings.AUTO_TASK_HOOKS) or ():
                 self._hooks.add(make_hook(hook), conf, self._context)
             self._hooks.keep()
             component.initialize(conf, self._context)
             self._begin_windows(component)
+        self._is_initialised = True
+        self._attributes = {} if _is_cache(component) else _fingerprints(component)
+
+    @contextmanager
+    def _initialising(self) -> Iterator[None]:
+        try:
+            yield
         except AckerError:
             raise
         except Exception as exc:
@@ -213,8 +226,6 @@ class WorkerTask:
                 f"initialize() of the bolt {self._context.component!r} raised {type(exc).__name__}: {exc}. No tuple can be "
                 "processed without it. Correct it, and run again."
             ) from exc
-        self._is_initialised = True
-        self._attributes = {} if _is_cache(component) else _fingerprints(component)
 
     def _fresh(self, task: BoltTask) -> Bolt:
         made: Bolt = make_instance(self._maker)

@@ -407,6 +407,20 @@ def test_direct_and_custom_groupings_of_specs() -> None:
         assert sorted(run.acked("spout")) == [1, 2]
 
 
+def test_builder_takes_the_parallelism_of_the_class() -> None:
+    class Wide(Bolt):
+        par = 3
+
+        def process(self, tup: Tuple) -> None: ...
+
+    builder = TopologyBuilder()
+    builder.set_spout("spout", FeederSpout(["v"]))
+    builder.set_bolt("own", Wide).shuffle_grouping("spout")
+    builder.set_bolt("given", Wide, par=2).shuffle_grouping("spout")
+    with builder.create_topology().local() as run:
+        assert [len(run.tasks(name)) for name in ("own", "given")] == [3, 2]
+
+
 def test_arguments_of_the_builder_by_place() -> None:
     builder = TopologyBuilder()
     builder.set_spout("s", FeederSpout(["k", "v"]), 2)

@@ -309,3 +309,22 @@ def test_calls_before_the_block_say_how_to_enter_it() -> None:
     run = fed(Pass).local()
     with pytest.raises(AckerError, match="with"):
         run.settle()
+
+
+class Raises(Bolt):
+    def process(self, tup: Tuple) -> None:
+        raise RowFailedError(f"because of {self.component_name}")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_failed_tree_names_the_component_that_gave_its_reason(seed: int) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("spout", FeederSpout(["v"]))
+    for name in ("left", "right"):
+        builder.set_bolt(name, Raises).shuffle_grouping("spout")
+    builder.set_bolt("acks", Pass).shuffle_grouping("spout")
+    with builder.create_topology().local(seed=seed) as run:
+        run.feed("spout", [1], tup_id=1)
+        run.settle()
+        (tree,) = run.failed_trees
+    assert tree.reason == f"because of {tree.last_component}"

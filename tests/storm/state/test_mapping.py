@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 import fakeredis
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -234,3 +235,9 @@ def test_values_that_cant_be_kept_are_refused_at_the_end_of_the_turn(lab: Lab, v
     with pytest.raises(InvalidTopologyError, match=text):
         lab.end(state)
     assert lab.committed() == {}
+
+
+def test_floats_of_numpy_are_keys_as_pythons_are() -> None:
+    assert encode_key(np.float64(1.5)) == encode_key(1.5)
+    assert decode_key(encode_key(np.float64(97.5))) == 97.5
+    assert encode_key(np.float64(2)) == encode_key(2)

@@ -49,6 +49,14 @@ class CountsBySite(Count):
         return key
 
 
+class CountsWithPrefix(Count):
+    def initialize(self, conf: Any, context: Any) -> None:
+        self.prefix = "x"
+
+    def state_key(self, key: Any) -> Any:
+        return self.prefix + key
+
+
 def topology(tasks: int, grouping: Grouping = BY_WORD, bolt: type[StatefulBolt] = Count) -> Graph:
     builder = TopologyBuilder()
     builder.set_spout("lines", Lines)
@@ -186,6 +194,15 @@ def test_a_key_whose_grouping_value_isnt_known_is_refused_and_nothing_moves(
     with pytest.raises(InvalidTopologyError, match=r"isn't known to be the grouping value .*state_key\(\)"):
         rescale(topology(3, bolt=bolt), acker)
     assert sum(map(len, found(acker, topology(tasks), tasks))) == 200
+
+
+def test_error_in_state_key_names_bolt_and_key_and_nothing_moves(acker: Acker) -> None:
+    fill(acker, 2, WORDS)
+    with pytest.raises(
+        InvalidTopologyError, match=r"state_key\(\) of the bolt 'count' raised AttributeError for the key '"
+    ):
+        rescale(topology(3, bolt=CountsWithPrefix), acker)
+    assert sum(map(len, found(acker, topology(2), 2))) == 200
 
 
 def test_other_groupings_and_a_topology_that_runs_are_refused(acker: Acker) -> None:

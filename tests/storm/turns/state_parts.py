@@ -37,6 +37,19 @@ class Count(StatefulBolt):
         self.emit([word, n])
 
 
+class CountsFromInitialize(StatefulBolt):
+    """Sets its state in `initialize`, as Storm's bolts do."""
+
+    outputs = ["word string", "n bigint"]
+
+    def initialize(self, conf: Any, context: Any) -> None:
+        self.state.setdefault("n", 0)
+
+    def process(self, tup: Tuple) -> None:
+        self.state["n"] += 1
+        self.emit([tup.values[0], self.state["n"]])
+
+
 class CountsNumbers(Count):
     outputs = ["v bigint", "n bigint"]
 

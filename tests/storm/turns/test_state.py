@@ -15,7 +15,7 @@ from acker_redis.storm import Spout, TopologyBuilder
 from acker_redis.storm.state.codec import decode_key, decode_value
 from tests.storm.turns import parts, state_parts
 from tests.storm.turns.parts import Heard, chain, numbered, spout_of
-from tests.storm.turns.state_parts import CountsTicks, counting
+from tests.storm.turns.state_parts import CountsFromInitialize, CountsTicks, counting
 from tests.storm.turns.tick_parts import source
 from tests.support.spark import parquet
 
@@ -157,6 +157,30 @@ def test_a_turn_that_cant_be_committed_leaves_nothing_and_goes_out_again(
     run(counting(lines_of(LINES[:2], heard)))
     assert sorted(heard.acked) == [0, 1]
     assert words(state_of(acker)) == counts_of(LINES[:2])
+
+
+def test_what_initialize_wrote_into_the_state_comes_back_with_the_next_turn(
+    run: Any, acker: Acker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = StateTurn.commit
+
+    def breaks_in_the_first_turn(self: StateTurn, attempts: Any) -> Status:
+        if self.number == 1:
+            raise ConnectionLostError("the server is away, on purpose")
+        return commit(self, attempts)
+
+    monkeypatch.setattr(StateTurn, "commit", breaks_in_the_first_turn)
+    heard = Heard()
+    run(counting(lines_of(LINES[:2], heard), par=1, count=CountsFromInitialize))
+    assert (sorted(heard.acked), heard.failed) == ([0, 1], {})
+    assert state_of(acker, par=1) == {"n": 5}
+
+
+def test_state_is_kept_under_the_name_in_the_settings(run: Any, acker: Acker) -> None:
+    for name, times in (("eu", 1), ("us", 1), ("eu", 2)):
+        run(counting(lines_of(LINES, Heard()), config={"topology.name": name}))
+        assert words(state_of(acker, name)) == counts_of(LINES, times)
+    assert state_of(acker) == {}
 
 
 def test_a_newer_run_ends_the_older_one(spark: Any, acker: Acker) -> None:
