@@ -43,11 +43,12 @@ class CountsFromInitialize(StatefulBolt):
     outputs = ["word string", "n bigint"]
 
     def initialize(self, conf: Any, context: Any) -> None:
-        self.state.setdefault("n", 0)
+        self.key = f"words of task {context.task_index}"
+        self.state.setdefault(self.key, 0)
 
     def process(self, tup: Tuple) -> None:
-        self.state["n"] += 1
-        self.emit([tup.values[0], self.state["n"]])
+        self.state[self.key] += 1
+        self.emit([tup.values[0], self.state[self.key]])
 
 
 class CountsNumbers(Count):

@@ -18,6 +18,7 @@ from tests.storm.turns.parts import Heard, chain, numbered, spout_of
 from tests.storm.turns.state_parts import CountsFromInitialize, CountsTicks, counting
 from tests.storm.turns.tick_parts import source
 from tests.support.spark import parquet
+from tests.support.spark.faults import once, raise_error
 
 LINES = ["a b", "b c gone", "a", "d d d", "a c b"]
 
@@ -159,21 +160,21 @@ def test_a_turn_that_cant_be_committed_leaves_nothing_and_goes_out_again(
     assert words(state_of(acker)) == counts_of(LINES[:2])
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_what_initialize_wrote_into_the_state_comes_back_with_the_next_turn(
-    run: Any, acker: Acker, monkeypatch: pytest.MonkeyPatch
+    run: Any, acker: Acker, tmp_path: Path
 ) -> None:
-    commit = StateTurn.commit
+    mark = tmp_path / "raised"
 
-    def breaks_in_the_first_turn(self: StateTurn, attempts: Any) -> Status:
-        if self.number == 1:
-            raise ConnectionLostError("the server is away, on purpose")
-        return commit(self, attempts)
+    def raises_once(batches: Any, partition: int) -> None:
+        for _ in batches:
+            once(mark, raise_error)
 
-    monkeypatch.setattr(StateTurn, "commit", breaks_in_the_first_turn)
     heard = Heard()
-    run(counting(lines_of(LINES[:2], heard), par=1, count=CountsFromInitialize))
-    assert (sorted(heard.acked), heard.failed) == ([0, 1], {})
-    assert state_of(acker, par=1) == {"n": 5}
+    run(counting(lines_of(LINES, heard), par=4, count=CountsFromInitialize), sinks={"count": raises_once})
+    assert mark.exists()
+    assert (sorted(heard.acked), heard.failed) == (list(range(len(LINES))), {})
+    assert sum(state_of(acker, par=4).values()) == len(" ".join(LINES).split())
 
 
 def test_state_is_kept_under_the_name_in_the_settings(run: Any, acker: Acker) -> None:
