@@ -42,6 +42,7 @@ class BatchingBolt(HoldingBolt):
     }
     _acker_batches: dict[Hashable, list[Tuple]]
     _acker_ticks: int = 0
+    _acker_full: tuple[Hashable, ...] = ()
 
     def group_key(self, tup: Tuple) -> Hashable:
         """Return the key of a tuple's batch. The default puts all tuples into one batch, with the key None."""
@@ -52,13 +53,16 @@ class BatchingBolt(HoldingBolt):
         raise NotImplementedError(f"{type(self).__name__} has no process_batch(). Define it.")
 
     def process(self, tup: Tuple) -> None:
-        """Put a tuple into its batch. Override `group_key` or `process_batch` instead."""
+        """Put a tuple into its batch, which is processed after this method if it is full.
+
+        Override `group_key` or `process_batch` instead.
+        """
         batches = self._acker_open_batches()
         key = self.group_key(tup)
         batch = batches.setdefault(key, [])
         batch.append(tup)
         if self.batch_size is not None and len(batch) >= self.batch_size:
-            self._acker_process(key)
+            self._acker_full = (*self._acker_full, key)
 
     def process_tick(self, tup: Tuple) -> None:
         """Count a tick, and process the batches if it is time."""
@@ -86,8 +90,17 @@ class BatchingBolt(HoldingBolt):
                 "super().process(tup) in it, or write group_key() and process_batch() alone."
             )
 
+    def _acker_execute(self, tup: Tuple) -> bool:
+        is_whole = super()._acker_execute(tup)
+        full, self._acker_full = self._acker_full, ()
+        for key in (
+            full if is_whole else ()
+        ):  # not in `process`, which may emit for the tuple after the call of its base
+            self._acker_process(key)
+        return is_whole and self._acker_is_whole
+
     def _acker_process(self, key: Hashable) -> None:
-        tups = [tup for tup in self._acker_open_batches().pop(key) if tup.state is PENDING]
+        tups = [tup for tup in self._acker_open_batches().pop(key, ()) if tup.state is PENDING]
         if not tups:
             return
         with self._acker_processing(tups) as done:

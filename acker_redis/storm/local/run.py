@@ -123,23 +123,38 @@ class LocalRun:
 
     # -- moving the run
 
-    def feed(self, spout: str, values: Sequence[Any], tup_id: Any = None, stream: str | None = DEFAULT) -> None:
+    def feed(
+        self,
+        spout: str,
+        values: Sequence[Any],
+        tup_id: Any = None,
+        stream: str | None = DEFAULT,
+        direct_task: int | None = None,
+    ) -> None:
         """Let a spout emit a message at its next call. From now on its own `next_tuple` isn't called.
 
         The bound on pending messages and a deactivated topology hold it back, as they do the spout's own messages.
 
+        Args:
+            spout: name of the spout.
+            values: values of the message.
+            tup_id: id of the message, of any type. None: it isn't tracked.
+            stream: stream of the spout.
+            direct_task: task that receives the tuple of a direct stream.
+
         Raises:
             InvalidTopologyError: there is no such spout.
-            BadTupleError: the spout has no such stream, or the number of values is wrong.
+            BadTupleError: the spout has no such stream, the number of values is wrong, or a direct stream and the task don't
+                fit.
 
         >>> run.feed("lines", ["a b a"], tup_id=1)
         """
         executors = self._moving().spout_executors(spout)
         task = executors[0].tasks[0]
-        task.collector.check(values, stream)
+        task.collector.check(values, stream, direct_task)
         if tup_id is None and isinstance(task.component, ReliableSpout):
-            Spout.emit(task.component, values, None, stream)  # it raises
-        self._engine.fed(spout).append(Fed(list(values), tup_id, stream))
+            Spout.emit(task.component, values, None, stream, direct_task)  # it raises
+        self._engine.fed(spout).append(Fed(list(values), tup_id, stream, direct_task))
         for executor in executors:
             executor.is_idle = False
 

@@ -23,6 +23,7 @@ class Fed(NamedTuple):
     values: Any
     tup_id: Any
     stream: str | None
+    direct_task: int | None
 
 
 class Outcome(NamedTuple):
@@ -101,7 +102,8 @@ class SpoutTask:
             self.component.next_tuple()
         elif fed:
             message = fed.popleft()
-            self.component.emit(message.values, tup_id=message.tup_id, stream=message.stream)
+            direct: dict[str, Any] = {} if message.direct_task is None else {"direct_task": message.direct_task}
+            self.component.emit(message.values, tup_id=message.tup_id, stream=message.stream, **direct)
 
     def ack(self, tup_id: Any, stream: str, latency_ms: float | None) -> None:
         """Call the spout's `ack`."""

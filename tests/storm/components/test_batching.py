@@ -154,3 +154,38 @@ def test_batches_that_nothing_would_process_are_logged(caplog: pytest.LogCapture
     assert [record.getMessage() for record in caplog.records] == [
         "batches never processed, neither ticks nor batch_size are set component='a'"
     ]
+
+
+class Logs(BatchingBolt):
+    outputs = ["v"]
+    batch_size = 2
+    bad: int | None = None
+
+    def process(self, tup: Any) -> None:
+        super().process(tup)
+        self.emit([tup.values.v])
+        if tup.values.v == self.bad:
+            raise ValueError("bad")
+
+    def process_batch(self, key: Any, tups: list[Any]) -> None: ...
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_emit_for_the_tuple_that_completes_a_batch_is_anchored_to_it(seed: int) -> None:
+    with chain(Logs(), holding(), spout=Upto(4)).local(seed=seed) as run:
+        run.settle()
+        assert sorted(run.emitted("a")) == [(1,), (2,), (3,), (4,)]
+        assert run.acked("spout") == [], "what was emitted is held"
+        run.tasks("b")[0].ack(run.tasks("b")[0].held[0])
+        run.settle()
+        assert len(run.acked("spout")) == 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_tuple_that_completes_a_batch_and_fails_is_not_in_it(seed: int) -> None:
+    bolt = Logs()
+    bolt.bad = 4
+    with chain(bolt, sink(), spout=Upto(4)).local(seed=seed) as run:
+        run.settle()
+        assert [tup_id for tup_id, _ in run.failed("spout")] == ["m4"]
+        assert sorted(run.acked("spout")) == ["m1", "m2", "m3"]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from acker_redis.errors import AckerError
+from acker_redis.errors import AckerError, BadTupleError
 from acker_redis.storm import (
     Bolt,
     FeederSpout,
@@ -504,3 +504,28 @@ def test_timeout_above_that_of_the_app_is_refused() -> None:
             built.local({"topology.message.timeout.secs": 11}, acker=acker).__enter__()
         with built.local({"topology.message.timeout.secs": 10}, acker=acker) as run:
             run.settle()
+
+
+def test_message_for_a_direct_stream_is_fed_with_its_task() -> None:
+    class Directs(Spout):
+        outputs = [Stream(["v"], direct=True)]
+
+        def next_tuple(self) -> None: ...
+
+    builder = TopologyBuilder()
+    builder.set_spout("spout", Directs)
+    builder.set_bolt("sink", Sink, par=2).direct_grouping("spout")
+    with builder.create_topology().local() as run:
+        _, second = run.tasks("sink")
+        run.feed("spout", [7], tup_id=1, direct_task=second.task_id)
+        run.settle()
+        assert run.acked("spout") == [1]
+        with pytest.raises(BadTupleError, match="must name its task"):
+            run.feed("spout", [7], tup_id=2)
+        with pytest.raises(BadTupleError):
+            run.feed("spout", [7], tup_id=2, direct_task=99)
+
+
+def test_two_fields_whose_names_have_spaces_are_refused_with_the_reason() -> None:
+    with pytest.raises(InvalidTopologyError, match="What follows a space in a field is its type on Spark"):
+        Stream(["word count", "word length"])
