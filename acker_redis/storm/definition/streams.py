@@ -66,8 +66,8 @@ class Stream:
             raise InvalidTopologyError(f"fields={fields!r} is not a list of names. Pass a list such as ['word'].")
         if len(set(names)) < len(names):
             raise InvalidTopologyError(
-                f"fields={list(names)!r} has a name twice. What follows a space in a field is its type on Spark. Give each "
-                "field a name of its own."
+                f"fields={list(names)!r} has a name twice. A field's name ends at a space, and its type on Spark follows. "
+                "Give each field a name of its own."
             )
         if not isinstance(name, str) or not name:
             raise InvalidTopologyError(f"name={name!r} is not the name of a stream. Pass a text.")

@@ -527,5 +527,5 @@ def test_message_for_a_direct_stream_is_fed_with_its_task() -> None:
 
 
 def test_two_fields_whose_names_have_spaces_are_refused_with_the_reason() -> None:
-    with pytest.raises(InvalidTopologyError, match="What follows a space in a field is its type on Spark"):
+    with pytest.raises(InvalidTopologyError, match="name ends at a space, and its type on Spark follows"):
         Stream(["word count", "word length"])
