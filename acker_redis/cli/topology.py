@@ -24,7 +24,6 @@ from acker_redis.store.topology_counts import COUNTED, DIED, FAILED, Counts
 from acker_redis.store.topology_sizes import TaskSize
 from acker_redis.storm.definition.graph import Graph
 from acker_redis.storm.definition.mermaid import draw
-from acker_redis.storm.local.run import name_of
 from acker_redis.storm.state import stopped
 from acker_redis.storm.state.rescale import rescale as rescale_state
 from acker_redis.storm.topology import Topology
@@ -111,8 +110,8 @@ def describe(
             output.line(*draw(graph).rstrip("\n").split("\n"))
             return
         with connected(context, redis, redis_file) as client:
-            sizes = topology_sizes.read(client, app_name, name_of(graph))
-            found = _counts(client, app_name, name_of(graph), has_state=bool(sizes))
+            sizes = topology_sizes.read(client, app_name, graph.name)
+            found = _counts(client, app_name, graph.name, has_state=bool(sizes))
         drawn = {name: _drawn(counts, name) for counts in found for name in graph.components} or None
         output.line(*draw(graph, drawn, _notes(sizes)).rstrip("\n").split("\n"))
 
@@ -254,7 +253,7 @@ def _notes(sizes: Sequence[TaskSize]) -> dict[str, str]:
 
 def _name(which: str) -> str:
     """Return the name of a topology. One that is given with its module is imported, because its settings may name it."""
-    return name_of(_graph(_topology(which))) if ":" in which else which
+    return _graph(_topology(which)).name if ":" in which else which
 
 
 def _counts(client: Client, app_name: str, topology: str | None, *, has_state: bool = False) -> list[Counts]:

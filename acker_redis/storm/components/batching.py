@@ -93,10 +93,9 @@ class BatchingBolt(HoldingBolt):
     def _acker_execute(self, tup: Tuple) -> bool:
         is_whole = super()._acker_execute(tup)
         full, self._acker_full = self._acker_full, ()
-        for key in (
-            full if is_whole else ()
-        ):  # not in `process`, which may emit for the tuple after the call of its base
-            self._acker_process(key)
+        if is_whole:  # not within `process`, which may emit for the tuple after it has called its base
+            for key in full:
+                self._acker_process(key)
         return is_whole and self._acker_is_whole
 
     def _acker_process(self, key: Hashable) -> None:

@@ -384,14 +384,9 @@ class LocalRun:
             engine.timers.every(1.0, engine.replays.claim)
 
 
-def name_of(graph: Graph) -> str:
-    """Return the name of a topology: its setting, or that of its class."""
-    return str(graph.config.get(settings.NAME, graph.name))
-
-
 def spout_id_of(graph: Graph) -> int:
     """Derive the spout_id of a topology from its name, so that a later run replays its dead letters."""
-    return ids.derive("topology", name_of(graph)) & 0xFFFFFFFF
+    return ids.derive("topology", graph.name) & 0xFFFFFFFF
 
 
 def _fake(graph: Graph) -> Acker:

@@ -9,7 +9,6 @@ from acker_redis.store.run_ends import End
 from acker_redis.store.topology_counts import ENDED, FAILED, RUNNING, Counts
 from acker_redis.storm.definition.graph import Graph
 from acker_redis.storm.local.engine import Engine
-from acker_redis.storm.local.run import name_of
 
 log = logging.getLogger("acker_redis.storm")
 
@@ -18,7 +17,7 @@ class Showing:
     """What a run shows of itself. An error of the server changes nothing for the run."""
 
     def __init__(self, graph: Graph, acker: Acker, engine: Engine, run_id: str) -> None:
-        self._name, self._run_id = name_of(graph), run_id
+        self._name, self._run_id = graph.name, run_id
         self._acker, self._engine = acker, engine
         self._lane = engine.updates.spout_id % acker.config.lanes if engine.is_tracking else None
 
