@@ -130,6 +130,19 @@ class TopologyState:
             )
         return int(epoch), None
 
+    def fold(self, epoch: int) -> None:
+        """Move what is committed of all tasks to their values.
+
+        Raises:
+            TurnOverError: a newer run has begun.
+            StateLostError: the server lost writes of the state.
+        """
+        turn, fields = self.turn(epoch, 0), self._fields()
+        for task in _tasks_in(fields):
+            entry = fields[_TASK + task]
+            for _ in turn.fold(task, entry[1:]) if entry.startswith("u") else ():
+                pass
+
     def end(self, epoch: int, turn: int) -> None:
         """End a run: its last write.
 

@@ -141,10 +141,10 @@ class WindowedBolt(HoldingBolt):
             if self.auto_ack and tup.state is State.PENDING:
                 self._acker_collector.ack(tup)
 
-    def _acker_on_time(self) -> bool:
-        """Fire the windows that are due. Returns False if the task has to go on with a fresh copy."""
+    def _acker_on_time(self, now_ms: int) -> bool:
+        """Fire the windows that are due at a time. Returns False if the task has to go on with a fresh copy."""
         self._acker_is_whole = True
-        self._acker_windowing().on_time(self._acker_now_ms())
+        self._acker_windowing().on_time(now_ms)
         return self._acker_is_whole
 
     def _acker_flush(self) -> bool:

@@ -246,6 +246,8 @@ class ArrivalWindows(Windows):
         if length.count is not None:
             self._trigger(end, self._held[:], None)
             return
+        if self._floor is None and slide.ms > length.ms:
+            self._floor = end - length.ms  # without windows before, nothing else keeps out tuples between two windows
         self._trigger(end, self._until(end), self._floor)
         self._floor = end + slide.ms - length.ms
         self._leave([held for held in self._until(end) if held.ms <= end + slide.ms - length.ms])

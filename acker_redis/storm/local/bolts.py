@@ -1,5 +1,6 @@
 """Tasks of bolts: they execute tuples one by one."""
 
+import itertools
 import logging
 from collections.abc import Callable
 
@@ -47,10 +48,10 @@ class BoltTask:
         if not self.component._acker_flush():  # noqa: SLF001
             self.replace()
 
-    def fire_windows(self) -> None:
-        """Fire the windows that are due."""
+    def fire_windows(self, now_ms: int) -> None:
+        """Fire the windows that are due at a time, in milliseconds."""
         self.collector.begin_call()
-        if isinstance(self.component, WindowedBolt) and not self.component._acker_on_time():  # noqa: SLF001
+        if isinstance(self.component, WindowedBolt) and not self.component._acker_on_time(now_ms):  # noqa: SLF001
             self.replace()
 
     def set_timers(self, timers: Timers, tick: Callable[[float], object], *, has_inputs: bool) -> None:
@@ -66,7 +67,12 @@ class BoltTask:
         elif isinstance(bolt, BatchingBolt) and tick_secs is None and bolt.batch_size is None:
             log.warning("batches never processed, neither ticks nor batch_size are set component=%r", name)
         if isinstance(bolt, WindowedBolt) and bolt._acker_spec.period_ms is not None:  # noqa: SLF001
-            timers.every(bolt._acker_spec.period_ms / 1000, self.fire_windows)  # noqa: SLF001
+            self._set_window_timer(timers, bolt._acker_now_ms(), bolt._acker_spec.period_ms)  # noqa: SLF001
+
+    def _set_window_timer(self, timers: Timers, begin_ms: int, period_ms: int) -> None:
+        """Fire windows at each period. Those that were missed have the time at which they were due."""
+        numbers = itertools.count(1)
+        timers.every(period_ms / 1000, lambda: self.fire_windows(begin_ms + next(numbers) * period_ms))
 
     @property
     def _tick_secs(self) -> float | None:

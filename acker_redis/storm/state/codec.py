@@ -32,7 +32,8 @@ def encode_key(key: Any) -> bytes:
     return data
 
 
-def _encoded(key: Any) -> bytes:
+def _encoded(key: Any, *, is_exact: bool = False) -> bytes:
+    """Serialise a key, or with `is_exact` its type, too: equal numbers of different types choose different tasks."""
     if isinstance(key, str):
         return b"s" + key.encode("utf-8", "surrogatepass")
     if isinstance(key, bytes):
@@ -40,12 +41,13 @@ def _encoded(key: Any) -> bytes:
     if key is None:
         return b"n"
     if isinstance(key, int):
-        return b"i%d" % key
+        return b"o%d" % key if is_exact and isinstance(key, bool) else b"i%d" % key
     if isinstance(key, float):
         # numpy's float64 is a float, too, and its text isn't
-        return b"i%d" % int(key) if key.is_integer() else b"f" + float.__repr__(key).encode()
+        is_whole = key.is_integer() and not is_exact
+        return b"i%d" % int(key) if is_whole else b"f" + float.__repr__(key).encode()
     if isinstance(key, tuple):
-        parts = list(map(_encoded, key))
+        parts = [_encoded(part, is_exact=is_exact) for part in key]
         return b"t" + b"".join(word for part in parts for word in (_LENGTH.pack(len(part)), part))
     raise TypeError(f"{key!r:.100} can't be a key of a state. Use a text, a number, bytes, None, or a tuple of these.")
 
@@ -65,6 +67,8 @@ def decode_key(data: bytes) -> Any:
         return None
     if kind == b"i":
         return int(rest)
+    if kind == b"o":
+        return rest == b"1"
     if kind == b"f":
         return float(rest)
     parts, at = [], 0
@@ -78,6 +82,29 @@ def decode_key(data: bytes) -> Any:
 
 _HOLDS = b"T"
 """First byte of a value that holds tuples, which no pickle has."""
+
+_TYPED = b"K"
+"""First byte of a value in front of which its key stands, because the field has lost the types of the key's numbers."""
+
+
+def with_key(value: bytes, key: Any) -> bytes:
+    """Put the key in front of a value, if it has whole floats or booleans. Its field has integers in their place."""
+    if type(key) in (str, int, bytes):
+        return value
+    exact = _encoded(key, is_exact=True)
+    return value if exact == _encoded(key) else _TYPED + _LENGTH.pack(len(exact)) + exact + value
+
+
+def key_of(field: bytes, value: bytes) -> Any:
+    """Read a key with the types of its numbers, from its field and its value.
+
+    >>> key_of(encode_key(("a", 1.0)), with_key(encode_value(7, "a", "bolt"), ("a", 1.0)))
+    ('a', 1.0)
+    """
+    if value[:1] != _TYPED:
+        return decode_key(field)
+    (length,) = _LENGTH.unpack_from(value, 1)
+    return decode_key(value[1 + _LENGTH.size :][:length])
 
 
 class TupleTooLongError(InvalidTopologyError):
@@ -181,7 +208,9 @@ def encode_value(value: Any, key: Any, component: str, held: HeldTuples | None =
 
 
 def decode_value(data: bytes, held: HeldTuples | None = None) -> Any:
-    """Read a value that `encode_value` made, with the tuples of its task."""
+    """Read a value that `encode_value` made, with or without its key in front, with the tuples of its task."""
+    if data[:1] == _TYPED:
+        data = data[1 + _LENGTH.size + _LENGTH.unpack_from(data, 1)[0] :]
     if held is not None and data[:1] == _HOLDS:
         return _Unpickler(io.BytesIO(data[1:]), held).load()
     return pickle.loads(data.removeprefix(_HOLDS))  # noqa: S301  # the topology's own

@@ -5,7 +5,15 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 from acker_redis.store.topology_state import Attempt, StateTurn
-from acker_redis.storm.state.codec import PLAIN, TupleTooLongError, decode_key, decode_value, encode_key, encode_value
+from acker_redis.storm.state.codec import (
+    PLAIN,
+    TupleTooLongError,
+    decode_value,
+    encode_key,
+    encode_value,
+    key_of,
+    with_key,
+)
 from acker_redis.storm.state.held import HeldTuples
 
 MISSES = 100
@@ -92,7 +100,7 @@ class TaskState(MutableMapping[Any, Any]):
                 continue  # it was only read
             else:
                 try:
-                    data = encode_value(value, self._title or key, self._component, self._held)
+                    data = with_key(encode_value(value, self._title or key, self._component, self._held), key)
                 except TupleTooLongError as exc:
                     too_long |= dict.fromkeys(exc.roots, str(exc))
                     continue
@@ -278,7 +286,7 @@ class TaskState(MutableMapping[Any, Any]):
         with self._asking():
             for part in self._turn.read_all(self._task):
                 for field, data in part.items():
-                    self._keep(decode_key(field), data)
+                    self._keep(key_of(field, data), data)
         self._is_whole = True
 
     @contextmanager

@@ -18,7 +18,7 @@ from acker_redis.storm.components.stateful import StatefulBolt
 from acker_redis.storm.core.java_hash import task_index
 from acker_redis.storm.definition.graph import Component, Graph
 from acker_redis.storm.definition.groupings import Kind
-from acker_redis.storm.state.codec import decode_key
+from acker_redis.storm.state.codec import key_of
 from acker_redis.storm.state.shapes import bolts_with_state, shape_of
 from acker_redis.storm.state.stopped import check_stopped
 
@@ -56,6 +56,11 @@ def rescale(graph: Graph, acker: Acker) -> list[Moved]:
     return [_Move(bolt, json.loads(stored[bolt.name]), graph.name, state).run() for bolt in changed]
 
 
+def _ways_on(*, is_same: bool) -> str:
+    number = "Keep the number of tasks" if is_same else "Use the groupings of before"
+    return f"{number}, or start without state: `acker-redis topology empty-state`."
+
+
 class _Move:
     """Move of one bolt's state."""
 
@@ -65,15 +70,18 @@ class _Move:
         self._numbers: list[int] = tasks if isinstance(tasks, list) else [tasks]
         self._instance: StatefulBolt = make_instance(bolt)
         self._has_own_keys = type(self._instance).state_key is not StatefulBolt.state_key
-        groupings = {subscription.grouping for subscription in bolt.inputs}
+        counts = {
+            len(grouping.field_names) if grouping.kind is Kind.FIELDS else 0
+            for grouping in (subscription.grouping for subscription in bolt.inputs)
+        }
         is_same = shape_of(bolt, tasks) == json.dumps(stored)
-        if not is_same or len(groupings) != 1 or next(iter(groupings)).kind is not Kind.FIELDS:
+        if not is_same or len(counts) != 1 or 0 in counts:
             raise InvalidTopologyError(
                 f"The state of the bolt {bolt.name!r} was written with {json.dumps(stored)}, and the bolt now has "
-                f"{shape_of(bolt, bolt.tasks)}. Only the number of tasks of one fields grouping may change. Use the groupings "
-                "of before, or start without state: `acker-redis topology empty-state`."
+                f"{shape_of(bolt, bolt.tasks)}. Only the number of tasks may change, and every input needs a fields grouping, "
+                f"all with as many fields. {_ways_on(is_same=is_same)}"
             )
-        self._fields = len(next(iter(groupings)).field_names)
+        self._fields = counts.pop()
 
     def run(self) -> Moved:
         """Move it. A repeat after an interruption completes it."""
@@ -123,7 +131,7 @@ class _Move:
 
     def _targets(self, part: dict[bytes, bytes], place: int) -> Iterator[tuple[bytes, bytes, int]]:
         for field, value in part.items():
-            key = decode_key(field)
+            key = key_of(field, value)
             own = self._own(key)
             values = list(own) if self._fields > 1 and isinstance(own, tuple) else [own]
             is_guess = self._fields == 1 and isinstance(key, tuple) and not self._has_own_keys

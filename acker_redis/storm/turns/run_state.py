@@ -105,11 +105,16 @@ class RunState:
         except BaseException:
             if self.is_used and may_ask():
                 with suppress(AckerError):  # the error of the run says more
-                    self._stored().end(self.epoch, self._decided)
+                    self._end()
             raise
         if self.is_used and may_ask():
             with suppress(ServerUnavailableError):
-                self._stored().end(self.epoch, self._decided)
+                self._end()
+
+    def _end(self) -> None:
+        """Fold the last turn, so that numbers of keys are right while nothing runs, and end the run."""
+        self._stored().fold(self.epoch)
+        self._stored().end(self.epoch, self._decided)
 
     def turn(self, run_id: str, number: int) -> "RunTurn":
         """Name a turn of the run, without opening it."""

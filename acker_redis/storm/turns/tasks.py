@@ -151,13 +151,10 @@ class WorkerTask:
         if not isinstance(self._task.component, WindowedBolt):
             self._task.flush()
             return
-        now_ms = self._now_ms
         for number in range(first, last + 1):
-            self._now_ms = begin_ms + round(number * period_ms)
-            self._task.fire_windows()
+            self._task.fire_windows(begin_ms + round(number * period_ms))
             if not self._holding()._acker_held_tuples():  # noqa: SLF001  # the other windows are empty
                 break
-        self._now_ms = now_ms
 
     def flush(self) -> None:
         """Process all that the bolt holds."""

@@ -397,6 +397,22 @@ def test_the_end_of_a_run_waits_for_windows_by_time() -> None:
     assert (result.acked, result.unfinished) == (7, 0) and result.metrics["a"].emitted == {"default": 1}
 
 
+def test_windows_that_were_missed_fire_with_their_own_tuples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process stands still for a second. Each window has the tuples of its time, not those of all."""
+    passed = 0.0
+    monkeypatch.setattr("acker_redis.storm.local.service.real_clock", lambda: passed)
+
+    class Stalls(Upto):
+        def next_tuple(self) -> None:
+            nonlocal passed
+            super().next_tuple()
+            passed += 1.05 if self.n == 2 else 0.01
+
+    bolt = lists(timedelta(milliseconds=400), timedelta(milliseconds=200))
+    result = chain(bolt, sink(), spout=Stalls(2), config=THIRTY).run_local(fake_acker())
+    assert result.acked == 2 and result.metrics["a"].emitted == {"default": 2}, "not one of each that was missed"
+
+
 def test_the_end_of_a_run_fires_the_windows_of_event_times() -> None:
     class Clock(Spout):
         outputs = ["v", "ts"]

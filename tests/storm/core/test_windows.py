@@ -123,6 +123,22 @@ def test_a_late_timer_loses_no_tuple() -> None:
     assert [values(w.tuples) for w in seen.windows] == [[12, 24], [28]]
 
 
+@pytest.mark.parametrize("first", [40, 47])
+def test_windows_with_time_between_them_have_none_of_it_in_the_first(first: int) -> None:
+    """Whether its timer is late or not."""
+    seen = Seen()
+    windows = arrivals(MS10, MS40, seen)
+    for ms in (1, 29, first - 10, first - 1):
+        windows.add(tup(ms), ms)
+    windows.on_time(first)
+    for ms in (first + 1, 79):
+        windows.add(tup(ms), ms)
+    windows.on_time(80)
+    windows.finish(80)
+    assert [values(w.tuples) for w in seen.windows] == [[first - 10, first - 1], [79]]
+    assert seen.released == [1, 29, first - 10, first - 1, first + 1, 79]
+
+
 def test_empty_windows_dont_fire_and_expired_tuples_are_listed_in_the_next_that_does() -> None:
     seen = Seen()
     windows = arrivals(MS10, MS10, seen)

@@ -215,7 +215,7 @@ def test_windows_over_turns_are_those_of_one_process(seed: int) -> None:
             for ms, value in some:
                 run.now_ms = ms
                 if value is None:
-                    live._acker_on_time()
+                    live._acker_on_time(ms)
                 else:
                     live.process(tuple_of(run.number, value))
             if some[-1] == calls[-1]:

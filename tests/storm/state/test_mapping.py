@@ -15,7 +15,7 @@ from acker_redis import InvalidTopologyError
 from acker_redis.client.client import Client
 from acker_redis.store.topology_state import Attempt, Status, TopologyState
 from acker_redis.storm.state import mapping
-from acker_redis.storm.state.codec import decode_key, encode_key
+from acker_redis.storm.state.codec import decode_key, decode_value, encode_key, encode_value, key_of, with_key
 from acker_redis.storm.state.mapping import TaskState
 
 KEYS = st.one_of(
@@ -235,6 +235,25 @@ def test_values_that_cant_be_kept_are_refused_at_the_end_of_the_turn(lab: Lab, v
     with pytest.raises(InvalidTopologyError, match=text):
         lab.end(state)
     assert lab.committed() == {}
+
+
+@given(KEYS | st.tuples(KEYS, st.tuples(KEYS, KEYS)))
+@settings(max_examples=200, deadline=None)
+def test_a_value_keeps_the_types_of_its_keys_numbers(key: Any) -> None:
+    data = with_key(encode_value([1], key, "count"), key)
+    assert repr(key_of(encode_key(key), data)) == repr(key) and decode_value(data) == [1]
+
+
+def test_keys_that_are_read_have_the_types_with_which_they_were_set(lab: Lab) -> None:
+    keys = [1, 2.0, True, ("a", 3.0), -0.0, "x"]
+    state = lab.begin(task_state())
+    for key in keys[1:]:
+        state[key] = [key]
+    lab.end(state)
+    lab.commit()
+    again = lab.begin(task_state())
+    assert sorted(map(repr, again)) == sorted(map(repr, keys[1:]))
+    assert again[2] == [2.0] and again[True] == [True], "equal keys are one"
 
 
 def test_floats_of_numpy_are_keys_as_pythons_are() -> None:

@@ -16,7 +16,7 @@ from acker_redis.store.topology_state import StateTurn, Status
 from acker_redis.storm import Grouping, Spout, StatefulBolt, TopologyBuilder
 from acker_redis.storm.core.java_hash import task_index
 from acker_redis.storm.definition.graph import Graph
-from acker_redis.storm.state.codec import decode_key, decode_value, encode_key, encode_value
+from acker_redis.storm.state.codec import decode_value, encode_key, encode_value, key_of, with_key
 from acker_redis.storm.state.rescale import Moved, rescale
 from acker_redis.storm.state.shapes import shapes_of
 
@@ -85,7 +85,7 @@ def fill(acker: Acker, tasks: int, values: dict[Any, Any], of: Callable[[Any], l
         own = {key: value for key, value in values.items() if task_index(of(key), tasks) == index}
         task = StateKeys.task("count", index)
         turn.load(task)
-        changes = {encode_key(key): encode_value(value, key, "count") for key, value in own.items()}
+        changes = {encode_key(key): with_key(encode_value(value, key, "count"), key) for key, value in own.items()}
         attempts.append(turn.write(task, "filled", changes))
     assert turn.commit(attempts) is Status.OPEN
 
@@ -96,7 +96,7 @@ def found(acker: Acker, graph: Graph, tasks: int) -> list[dict[Any, Any]]:
     for index in range(tasks + 3):
         task = StateKeys.task("count", index)
         turn.load(task)
-        states.append({decode_key(field): decode_value(v) for part in turn.read_all(task) for field, v in part.items()})
+        states.append({key_of(field, v): decode_value(v) for part in turn.read_all(task) for field, v in part.items()})
     assert not any(states[tasks:])
     return states[:tasks]
 
@@ -146,6 +146,47 @@ def test_keys_of_several_fields_are_tuples(acker: Acker) -> None:
     graph = topology(3, Grouping.fields("word", "site"), CountsBySite)
     assert [one.keys for one in rescale(graph, acker)] == [200]
     assert sum(map(len, found(acker, graph, 3))) == 200
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 4), (3, 5)])
+def test_numbers_move_by_their_types(acker: Acker, before: int, after: int) -> None:
+    """A whole float and a boolean choose other tasks than the integer that a dict takes for equal."""
+    values: dict[Any, Any] = {float(number): number for number in range(2, 60)} | {True: 1, False: 0}
+    fill(acker, before, values)
+    rescale(topology(after, bolt=CountsThemselves), acker)
+    states = found(acker, topology(after), after)
+    assert {key: value for state in states for key, value in state.items()} == values
+    for index, state in enumerate(states):
+        assert all(task_index([key], after) == index for key in state)
+
+
+def test_inputs_whose_fields_have_other_names_move_by_their_values(acker: Acker) -> None:
+    def joined(tasks: int, *fields: str) -> Graph:
+        builder = TopologyBuilder()
+        builder.set_spout("users", Lines)
+        builder.set_spout("lines", Lines)
+        (builder.set_bolt("count", Count, par=tasks)
+            .fields_grouping("users", ["site"]).fields_grouping("lines", list(fields)))  # fmt: skip
+        return builder.create_topology("words")._checked_graph()
+
+    turn, tasks = begin(acker, joined(1, "word")), StateKeys.task("count", 0)
+    turn.load(tasks)
+    changes = {encode_key(key): encode_value(value, key, "count") for key, value in WORDS.items()}
+    assert turn.commit([turn.write(tasks, "filled", changes)]) is Status.OPEN
+    (moved,) = rescale(joined(3, "word"), acker)
+    assert moved.keys == 200 and [len(state) > 0 for state in found(acker, joined(3, "word"), 3)] == [True] * 3
+    with pytest.raises(InvalidTopologyError, match=r"Only the number of tasks may change.*Use the groupings of before"):
+        rescale(joined(4, "word", "site"), acker)
+
+
+def test_a_grouping_that_decides_no_task_keeps_the_number_of_tasks(acker: Acker) -> None:
+    turn = begin(acker, topology(1, Grouping.SHUFFLE))
+    turn.load("count:0")
+    assert (
+        turn.commit([turn.write("count:0", "filled", {encode_key("a"): encode_value(1, "a", "count")})]) is Status.OPEN
+    )
+    with pytest.raises(InvalidTopologyError, match=r"a fields grouping, .*Keep the number of tasks, or start without"):
+        rescale(topology(2, Grouping.SHUFFLE), acker)
 
 
 def test_a_move_that_dies_anywhere_is_completed_by_the_next_one(acker: Acker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +249,7 @@ def test_error_in_state_key_names_bolt_and_key_and_nothing_moves(acker: Acker) -
 def test_other_groupings_and_a_topology_that_runs_are_refused(acker: Acker) -> None:
     fill(acker, 2, WORDS)
     for grouping in (Grouping.SHUFFLE, Grouping.fields("site")):
-        with pytest.raises(InvalidTopologyError, match="Only the number of tasks of one fields grouping may change"):
+        with pytest.raises(InvalidTopologyError, match="Only the number of tasks may change"):
             rescale(topology(3, grouping), acker)
     client = app_of(acker).client
     topology_counts.write(client, "test", Counts("words", "run-1", "running", 0))

@@ -1,5 +1,6 @@
 """State of a run as the driver opens it."""
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
@@ -54,6 +55,29 @@ def test_state_that_no_bolt_has_any_more_stays_and_is_logged(
     size = 1001 * (left.count(",") + 1)
     assert f"empty-state --bolt topology={graph.name!r} bolts={left} bytes={size}\n" in caplog.text
     assert set(stored.tasks()) == set(tasks) - ({"__held%3Abolt:0"} if bolt is BatchesWithState else set())
+
+
+@pytest.mark.parametrize("error", [None, ValueError])
+def test_the_number_of_keys_is_right_once_a_run_has_ended(
+    connect: Any, url: str, error: type[Exception] | None
+) -> None:
+    """Until then it lacks the last turn, which only the next load folds."""
+    acker, graph = connect(), topology(2)
+    client, state = app_of(acker).client, RunState(graph, acker)
+
+    def keys() -> list[int | None]:
+        return [size.keys for size in topology_sizes.read(client, "test", graph.name)]
+
+    with suppress(ValueError), state.running(lambda call: call(), lambda: True):
+        turn = app_of(acker).topology_state(graph.name).turn(state.epoch, 1)
+        tasks = [StateKeys.task("count", index) for index in range(2)]
+        for task in tasks:
+            turn.load(task)
+        assert turn.commit([turn.write(task, "one", {b"sa": b"1", b"sb": b"2"}) for task in tasks]) == 0
+        assert keys() == [0, 0]
+        if error is not None:
+            raise error
+    assert keys() == [2, 2]
 
 
 def test_a_run_without_acks_needs_no_server_for_its_state() -> None:
