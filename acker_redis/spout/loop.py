@@ -131,8 +131,6 @@ class SpoutLoop:
                 self._emitter.wait(_WARN_SECS)
                 if self._emitter.is_running:
                     log.warning("run ending, waiting for the current emission error=%s", type(error).__name__)
-                    if isinstance(error, KeyboardInterrupt):
-                        log.warning("another Ctrl-C ends the emission's jobs in Spark")
             self._emitter.wait()
             ended = self._emitter.collect()
             if ended is not None and error is None:

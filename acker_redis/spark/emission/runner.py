@@ -32,6 +32,7 @@ from acker_redis.spark.emission.roots import EmissionRoots, counts_of, salts, sh
 from acker_redis.spark.emission.whole_output import WholeOutput
 from acker_redis.spark.proof.blame import Blame, blame_of, forget, line_of, outage_of, sink_of
 from acker_redis.spark.proof.proof import Proof
+from acker_redis.spark.runtime.interrupts import Cancellation
 from acker_redis.spark.runtime.jobs import counted, ended_after, running
 from acker_redis.spark.runtime.sessions import activate
 from acker_redis.spark.runtime.worker_errors import own_errors
@@ -81,6 +82,7 @@ class EmissionRunner:
         timeout_secs: time limit for the jobs of an emission, in seconds; None: no limit.
         whole_output: output that is written as a whole; None: output is written by message.
         shown_id: columns that identify a message for the pipeline, which doesn't see `id_column` then. None: it sees that.
+        cancellation: what ends the jobs of the emission that runs.
     """
 
     spout: Spout
@@ -91,6 +93,7 @@ class EmissionRunner:
     timeout_secs: float | None = None
     whole_output: WholeOutput | None = None
     shown_id: tuple[str, ...] | None = None
+    cancellation: Cancellation = field(default_factory=Cancellation, init=False)
     _mismatched: set[str] = field(default_factory=set, init=False)
 
     def run_unread(self, emission: Emission, source: UnreadSource, spark: SparkSession) -> None:
@@ -144,6 +147,7 @@ class EmissionRunner:
             breakage.raised_for_spout(),
             ExitStack() as releasing,
             running(spark, tag),
+            self.cancellation.of(spark, tag),
             counted(spark, counts_of(self.spout)) if isinstance(under_way, EmissionRoots) else nullcontext(),
             under_way,
             breakage.marked(spark, tag),

@@ -38,6 +38,7 @@ from acker_redis.spark.runs.options import (
     run_settings,
 )
 from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of, result_of
+from acker_redis.spark.runtime.interrupts import quiet_interrupts
 from acker_redis.spark.runtime.jobs import reading_ids
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.output_modes import Output, check_output
@@ -46,7 +47,7 @@ from acker_redis.spark.sources.files import check_outside
 from acker_redis.spark.worker.keep_messages import KeepStep
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.leftover_roots import noting_error
-from acker_redis.spout.loop import run_spout
+from acker_redis.spout.loop import SpoutLoop
 from acker_redis.spout.offset_file import OffsetFile
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
@@ -289,8 +290,11 @@ def run_dataframe(
 
         if not (spout.state.unread or spout.state.fresh) and whole_output is None and completed.letters is None:
             emit_nothing()
-        with nullcontext() if whole_output is None else whole_output.naming_sinks():
-            run_spout(spout, inheritable_thread_target(spark)(emit), between)
+        with quiet_interrupts(spark), nullcontext() if whole_output is None else whole_output.naming_sinks():
+            with SpoutLoop(spout, inheritable_thread_target(spark)(emit)) as loop, runner.cancellation.by_interrupt():
+                while not spout.done:
+                    loop.step()
+                    between(loop.emission is not None)
             while whole_output is not None and not whole_output.written:  # there was no message
                 if whole_output.refused:
                     time.sleep(whole_output.delay_secs)

@@ -26,6 +26,7 @@ from acker_redis.spark.runs.kafka_imports import KafkaImports, failing_bad_ancho
 from acker_redis.spark.runs.kafka_records import IDENTITY, RECORD, KafkaRecords
 from acker_redis.spark.runs.options import KafkaPolicies, check_endless, run_settings
 from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of, result_of
+from acker_redis.spark.runtime.interrupts import quiet_interrupts
 from acker_redis.spout.garbage import garbage_kept
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.loop import POLL_MS, SpoutLoop, log
@@ -192,7 +193,8 @@ def run_kafka(
         def emit(emission: Emission) -> None:
             runner.run(emission, records, spark)
 
-        with SpoutLoop(spout, inheritable_thread_target(spark)(emit)) as loop:
+        emits = inheritable_thread_target(spark)(emit)
+        with quiet_interrupts(spark), SpoutLoop(spout, emits) as loop, runner.cancellation.by_interrupt():
             lease.abandon()  # the loop holds the lane
             _run(loop, spout, records, stop, max_spout_pending, stop_wait_secs, progress)
         if letter_topic is not None:

@@ -27,6 +27,7 @@ from acker_redis.spark.emission.runner import EmissionRunner
 from acker_redis.spark.runs.options import check_endless, run_settings
 from acker_redis.spark.runs.redis_group import RedisGroup
 from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of, result_of
+from acker_redis.spark.runtime.interrupts import quiet_interrupts
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.loop import POLL_MS, SpoutLoop, log
 from acker_redis.spout.retry import RetryPolicy
@@ -157,7 +158,8 @@ def run_redis_stream(
         def emit(emission: Emission) -> None:
             runner.run(emission, open_entries, spark)
 
-        with SpoutLoop(spout, inheritable_thread_target(spark)(emit)) as loop:
+        emits = inheritable_thread_target(spark)(emit)
+        with quiet_interrupts(spark), SpoutLoop(spout, emits) as loop, runner.cancellation.by_interrupt():
             _run(
                 loop,
                 spout,

@@ -21,13 +21,13 @@ _RULES = "spark.sql.adaptive.optimizer.excludedRules"
 _EMPTY_RELATION_RULE = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
 """This rule removes stages that turn out to be empty, and their metrics with them."""
 
-_GONE: tuple[type[Exception], ...] = (*java_errors(), PySparkException)
-"""Errors of a setting of a session that is gone."""
+GONE: tuple[type[Exception], ...] = (*java_errors(), PySparkException)
+"""Errors of a session that is gone."""
 
 _DESCRIPTION = "spark.job.description"
 
-_CANCEL_EVERY_SECS = 1.0
-"""Interval of cancellations after the timeout, because other jobs may start."""
+CANCEL_EVERY_SECS = 1.0
+"""Interval of cancellations after the first one, because other jobs may start."""
 
 _thread = threading.local()
 """Its `properties` are those that `inherited` has given to this thread, while a function runs. Its `tags` are those of its
@@ -64,7 +64,7 @@ def _restore(spark: SparkSession) -> None:
     """Take the rule out again. The session may be gone, for example if a program drops a handler without ending it."""
     try:
         _exclude(spark, [rule for rule in _rules(spark) if rule != _EMPTY_RELATION_RULE])
-    except _GONE:
+    except GONE:
         log.debug("settings of a session not restored, it may be gone", exc_info=True)
 
 
@@ -230,11 +230,8 @@ def ended_after(
         wait_secs = timeout_secs
         while not ended.wait(wait_secs):
             late.set()
-            if is_connect(spark):
-                spark.interruptTag(tag)
-            else:
-                spark.sparkContext.cancelJobsWithTag(tag)
-            wait_secs = _CANCEL_EVERY_SECS
+            cancel(spark, tag)
+            wait_secs = CANCEL_EVERY_SECS
 
     thread = threading.Thread(target=watch, name="acker-emit-timeout", daemon=True)
     thread.start()
@@ -247,6 +244,14 @@ def ended_after(
     finally:
         ended.set()
         thread.join()
+
+
+def cancel(spark: SparkSession, tag: str) -> None:
+    """Cancel the jobs with this tag that run now."""
+    if is_connect(spark):
+        spark.interruptTag(tag)
+    else:
+        spark.sparkContext.cancelJobsWithTag(tag)
 
 
 def jobs_started(spark: SparkSession) -> int:

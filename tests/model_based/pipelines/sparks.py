@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from io import StringIO
 from itertools import islice
 from typing import ClassVar
+from uuid import uuid4
 
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
@@ -29,7 +30,7 @@ HARMLESS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "coalesce": lambda frame: frame.coalesce(1),
     "sortWithinPartitions": lambda frame: frame.sortWithinPartitions("k"),
     "rebalance": lambda frame: frame.hint("rebalance"),
-    "observe": lambda frame: frame.observe("mine", F.count(F.lit(1)).alias("rows")),
+    "observe": lambda frame: frame.observe(f"mine {uuid4()}", F.count(F.lit(1)).alias("rows")),  # Spark wants other names
     "window": lambda frame: frame.withColumn("w", F.row_number().over(Window.partitionBy("k").orderBy("path")))
     .where("w > 0")
     .drop("w"),
