@@ -186,7 +186,10 @@ def run_kafka(
         member = GroupMember(client, names, start, records, commit_secs, records.known_id)
         stack.callback(member.close)
         records.spout, records.member = spout, member
-        health = OperatorHealth(everything_counts=not stop_if_broken, goes_on=True, max_open=max_spout_pending)
+        health = OperatorHealth(
+            everything_counts=not stop_if_broken, goes_on=True, max_open=max_spout_pending,
+            max_attempts=settings.retry.max_attempts,
+        )  # fmt: skip
         tracked = failing_bad_anchors(pipeline) if imports else pipeline
         runner = EmissionRunner(spout, tracked, RECORD, health, url, emit_timeout_secs, shown_id=IDENTITY)
 

@@ -152,7 +152,10 @@ def run_redis_stream(
             payload=open_entries.payloads if dead_letter_bytes else None, on_done=open_entries.done, keep_letters=LETTERS,
             replay=open_entries.load_replays, replays_from=FROM_SOURCE, goes_on=True,
         )  # fmt: skip
-        health = OperatorHealth(everything_counts=not stop_if_broken, goes_on=True, max_open=max_spout_pending)
+        health = OperatorHealth(
+            everything_counts=not stop_if_broken, goes_on=True, max_open=max_spout_pending,
+            max_attempts=settings.retry.max_attempts,
+        )  # fmt: skip
         runner = EmissionRunner(spout, pipeline, MESSAGE_ID, health, url, emit_timeout_secs)
 
         def emit(emission: Emission) -> None:

@@ -1,5 +1,6 @@
 """A Redis stream as source: what became of an entry decides whether it is acknowledged."""
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,8 @@ import pytest
 from pyspark.sql import DataFrame
 
 from acker_redis import Acker, AckerConfig, BadConfigError, PipelineError
+from acker_redis.acker import app_of
+from acker_redis.model import keys
 from acker_redis.spark import Progress, Tracker, run_redis_stream
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import SpoutCounts
@@ -72,6 +75,46 @@ def test_stream_entry_is_acknowledged_after_its_rows_are_done(
     (letter,) = acker.dead_letters.read()
     assert b'"value":"never"' in (letter.payload or b"")
     assert f"{letter.message_id >> 16}-{letter.message_id & 0xFFFF}".encode() == entry_id
+
+
+def rarely(row: dict[str, Any]) -> Any:
+    if row["value"] == "bad":
+        raise KeyError("city")
+    yield (row["id"],)
+
+
+def test_bad_entry_of_a_rare_kind_is_set_aside_until_its_operator_works(
+    spark: Any, url: str, acker: Acker, raw: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stays pending in the group, and isn't tried for good."""
+    monkeypatch.setattr("acker_redis.spark.emission.operator_health.SET_ASIDE_SECS", 0.0)
+    monkeypatch.setattr("acker_redis.spout.retry._EXEMPT_SECS", 0.1)
+    monkeypatch.setattr("acker_redis.spout.loop._NOTE_SECS", 0.0)
+    for n in range(3):
+        raw.xadd("orders", {"id": n, "value": "usual"})
+    raw.xadd("orders", {"id": 100, "value": "bad"})
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.filter(messages, "value <> 'usual'")
+        found = tracker.flat_map(rows, rarely, "id string", name="geocode")
+        tracker.write(found, lambda writer: writer.format("noop").mode("append").save())
+
+    def is_aside() -> bool:
+        (noted,) = app_of(acker).client.pipeline([("HGET", keys.outages(acker.config.app), 0)])
+        return noted is not None and [one["operator"] for one in json.loads(noted)["set_aside"]] == ["geocode"]
+
+    def shown_and_working() -> bool:
+        if is_aside() and not seen:
+            seen.append(raw.xpending("orders", "g")["pending"])
+            raw.xadd("orders", {"id": 101, "value": "rare"})
+        return bool(seen)
+
+    seen: list[int] = []
+    twice = RetryPolicy(max_attempts=2, first_delay_secs=0)
+    acknowledged, counts = run(spark, url, acker, pipeline, 5, shown_and_working, retry=twice, stop_wait_secs=60)
+    assert (seen, acknowledged, counts.acked) == ([1], 5, 4)
+    (letter,) = acker.dead_letters.read()
+    assert letter.detail is not None and "city" in letter.detail
 
 
 def test_hanging_stream_entry_delays_no_other_and_stays_held(
