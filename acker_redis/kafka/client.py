@@ -1,6 +1,7 @@
 """Import Kafka's client library, and keep secrets out of its errors."""
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -10,10 +11,14 @@ from acker_redis.extras import install_hint
 
 log = logging.getLogger("acker_redis.kafka")
 
-_SHOWN = frozenset(
-    {"acks", "bootstrap.servers", "client.id", "compression.type", "enable.idempotence", "security.protocol"}
-)
-"""Settings whose values may appear in an error."""
+_SECRET = re.compile(r"^(sasl|oauth)|password|passphrase|secret|token|credential|pem$")
+"""Part of the names of settings whose values appear in no text."""
+
+_SHOWN = ("sasl.mechanism", "sasl.mechanisms", "sasl.oauthbearer.method", "sasl.kerberos.service.name")
+"""Settings with such a part whose values may appear."""
+
+_ENTRY = re.compile(r"=\s*([^\s=,;]+)")
+"""Value of an entry in a setting that has several, such as `sasl.oauthbearer.config`."""
 
 _OF_CONNECTIONS = {
     "bootstrap.servers",
@@ -25,6 +30,9 @@ _OF_CONNECTIONS = {
 }
 _PREFIXES = ("client.dns", "enable.sasl", "enable.ssl", "reconnect.", "sasl.", "security.", "socket.", "ssl.")
 """Names and prefixes of settings that say how to reach the brokers."""
+
+_SERVERS = re.compile(r"\s*(([a-zA-Z_]+)://)?[^\s,/]+(\s*,\s*(([a-zA-Z_]+)://)?[^\s,/]+)*\s*,?\s*")
+"""Hosts, each with or without a port, and with or without a security protocol in front (`SASL_SSL://host:9093`)."""
 
 _LEAST_CHARS = 2
 """Shortest value that is hidden. The text of an error has each shorter one anyway."""
@@ -60,9 +68,15 @@ def check_names(kafka: Mapping[str, object]) -> None:
             f"kafka={type(kafka).__name__} are no settings. The client needs their names. Pass a dict, such as "
             '{"bootstrap.servers": "host:9092"}.'
         )
-    if not kafka.get("bootstrap.servers"):
+    servers = kafka.get("bootstrap.servers")
+    if not servers:
         raise BadConfigError(
             'kafka= has no "bootstrap.servers". Without it no broker is found. Pass {"bootstrap.servers": "host:9092"}.'
+        )
+    if not isinstance(servers, str) or not _SERVERS.fullmatch(servers):
+        raise BadConfigError(
+            f'kafka: "bootstrap.servers" is {servers!r:.200}, and no list of hosts and ports. No broker would be found. Pass '
+            'them with commas between, such as "host1:9092,host2:9092".'
         )
 
 
@@ -98,9 +112,18 @@ class ClientLog:
 
 
 def without_secrets(text: str, kafka: Mapping[str, object]) -> str:
-    """Return a text of the client, in which the values of settings are hidden."""
-    hidden = {str(value) for name, value in kafka.items() if name not in _SHOWN and isinstance(value, str)}
+    """Return a text of the client, in which the values of secret settings are hidden.
+
+    >>> without_secrets("no SASL for hunter2", {"sasl.password": "hunter2", "client.id": "SASL"})
+    'no SASL for ***'
+    """
+    secrets = [str(value) for name, value in kafka.items() if _is_secret(name) and not callable(value)]
+    hidden = {*secrets, *(entry for value in secrets for entry in _ENTRY.findall(value))}
     for value in sorted(hidden, key=len, reverse=True):
-        if len(value) >= _LEAST_CHARS and not value.isdigit():
+        if len(value) >= _LEAST_CHARS:
             text = text.replace(value, "***")
     return text
+
+
+def _is_secret(name: str) -> bool:
+    return _SECRET.search(name) is not None and name not in _SHOWN

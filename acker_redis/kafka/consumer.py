@@ -1,5 +1,6 @@
 """Settings of a consumer that is a member of a group, and that leaves commits and starts to the library."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,12 @@ _OURS = {
 }
 """Settings that can't be passed -> why, and what to do."""
 
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+"""Name that a topic can have."""
+
+_UNREAD = "topic.blacklist"
+"""Setting with patterns of topics that the client takes for missing."""
+
 _REFRESH_MS = 2000
 """Time between two looks for new partitions and topics. The client's own default is five minutes."""
 
@@ -34,12 +41,13 @@ _PREFETCH_KBYTES = 16_384
 """Memory for records that the client reads ahead, per partition. The client's own default is four times as much."""
 
 
-def consumer_settings(kafka: Mapping[str, object], group: str) -> dict[str, Any]:
+def consumer_settings(kafka: Mapping[str, object], group: str, unread: str | None = None) -> dict[str, Any]:
     """Return the settings of a member of a group.
 
     Args:
         kafka: the user's settings, as librdkafka names them.
         group: consumer group.
+        unread: topic that no pattern matches; None: there is none.
 
     Raises:
         BadConfigError: a setting is unknown, or is the library's own.
@@ -62,6 +70,10 @@ def consumer_settings(kafka: Mapping[str, object], group: str) -> dict[str, Any]
         "enable.partition.eof": True,
         **({} if is_new_protocol else {"partition.assignment.strategy": "cooperative-sticky"}),
     }
+    if unread is not None:
+        given = settings.get(_UNREAD)
+        own = f"^{re.escape(unread)}$"
+        settings[_UNREAD] = own if not given else f"{given},{own}"
     _try(settings)
     return settings
 
@@ -97,9 +109,10 @@ def subscription(call: str, topics: object, pattern: object) -> list[str]:
         _try_pattern(call, pattern)
         return [pattern]
     names = [] if isinstance(topics, str) or not isinstance(topics, Sequence) else list(topics)
-    if not names or not all(isinstance(name, str) and name and not name.startswith("^") for name in names):
+    if not names or not all(isinstance(name, str) and _TOPIC.fullmatch(name) for name in names):
         raise BadConfigError(
-            f"{call}: topics={topics!r} is no list of names. Nothing could be read. Pass one, such as ['orders']."
+            f"{call}: topics={topics!r} is no list of names, which have up to 249 letters, digits, '.', '_' and '-'. Nothing "
+            "could be read. Pass one, such as ['orders']."
         )
     return names
 

@@ -82,6 +82,7 @@ class GroupMember:
         self._log_ends = LogEnds(self.topics)
         self._starts = Starts(settings, self.topics, start, listener, known_id)
         self._owned: dict[tuple[str, int], Owned] = {}
+        self._seen: set[str] = set()  # topics that had partitions
         self._consumer: Any = None
         self._is_paused = False
         self._commit_at = self._look_at = self._join_at = float("-inf")
@@ -202,9 +203,8 @@ class GroupMember:
             self._leaving = None
         own = {
             "on_commit": self._while_current(self._answered), "error_cb": self._while_current(self._complain),
-            "logger": ClientLog(self._settings),
         }  # fmt: skip
-        consumer = confluent().Consumer({**own, **self._settings})
+        consumer = confluent().Consumer({"logger": ClientLog(self._settings), **self._settings, **own})
         calls = {"on_assign": self._assign, "on_revoke": self._revoke, "on_lost": self._lose}
         callbacks = {name: self._while_current(self._kept(call)) for name, call in calls.items()}
         consumer.subscribe(self._names, **callbacks)
@@ -300,14 +300,18 @@ class GroupMember:
             if owned is not None:
                 self._find_again(owned)
         elif code in (kafka.UNKNOWN_TOPIC_OR_PART, kafka._UNKNOWN_TOPIC, kafka._UNKNOWN_PARTITION):  # noqa: SLF001
-            self._say(("missing", message.topic()), "topic not found, waiting for it topic=%s", message.topic())
+            name = message.topic()
+            was = "deleted, waiting for another one of its name" if name in self._seen else "not found, waiting for it"
+            self._say(("missing", name), f"topic {was} topic=%s", name)
         elif error.fatal() or not (passes(error) or code == kafka._MAX_POLL_EXCEEDED):  # noqa: SLF001
             raise refused(error, self._settings)
         else:
             self._say(code, "brokers not answering error=%s", without_secrets(error.str(), self._settings))
 
     def _complain(self, error: Any) -> None:
-        """Take an error that belongs to no partition."""
+        """Take an error that belongs to no partition. The user's callback hears of it, too."""
+        if (heard := self._settings.get("error_cb")) is not None:
+            heard(error)
         if error.code() == confluent().KafkaError._AUTHENTICATION:  # noqa: SLF001
             self._failed = self._failed or refused(error, self._settings)
         else:
@@ -347,6 +351,7 @@ class GroupMember:
         at = [position(owned, owned.progress.next) for owned in begins]
         for owned in begins:
             self._owned[owned.topic, owned.number] = owned
+            self._seen.add(owned.topic)
         consumer.incremental_assign(at)
         if at:  # the client keeps a partition paused that left and comes back
             (consumer.pause if self._is_paused else consumer.resume)(at)

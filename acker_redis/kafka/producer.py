@@ -1,5 +1,6 @@
 """Settings of a producer whose delivery reports prove that the broker has each record."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,11 +70,15 @@ def _check(name: str, value: str) -> None:
         raise BadConfigError(
             f"kafka: {name}={value} lets the client's own retries write a record twice. The sink would not notice. Omit it."
         )
-    if name in _TIMEOUTS and value == "0":
+    if name in _TIMEOUTS and _is_zero(value):
         raise BadConfigError(
             f"kafka: {name}=0 means no limit. An outage of the broker would hold the emission for ever. Set a time, such as "
             "60000."
         )
+
+
+def _is_zero(value: str) -> bool:
+    return re.fullmatch(r"\s*[+-]?(0x)?0+\s*", value) is not None  # the client reads more than digits
 
 
 def _try(settings: dict[str, Any]) -> None:

@@ -167,8 +167,8 @@ def check_app_name(app: str) -> None:
         )
 
 
-def check_bound(name: str, value: object) -> None:
-    """Validate a bound on the number of messages.
+def check_bound(name: str, value: object, *, may_be_none: bool = True) -> None:
+    """Validate a bound on the number of messages. With `may_be_none` the error offers None.
 
     Raises:
         BadConfigError: the value is neither None nor an integer of 1 or more.
@@ -176,7 +176,8 @@ def check_bound(name: str, value: object) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         is_number = isinstance(value, int) and not isinstance(value, bool)
         why = " lets no message through, so the run would wait forever" if is_number else " is not an integer"
-        raise BadConfigError(f"{name}={value!r}{why}. Use an integer of 1 or more, or None for no bound.")
+        or_none = ", or None for no bound" if may_be_none else ""
+        raise BadConfigError(f"{name}={value!r}{why}. Use an integer of 1 or more{or_none}.")
 
 
 def check_finite(name: str, value: object, low: float = 0.0) -> None:

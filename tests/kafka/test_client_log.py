@@ -51,6 +51,17 @@ def test_first_line_of_a_kind_is_passed_on_by_each_client_without_secrets(
     ]
 
 
+def test_a_callback_of_the_user_hears_of_errors_beside_the_librarys_own(caplog: pytest.LogCaptureFixture) -> None:
+    heard: list[Any] = []
+    away = Broker.at("127.0.0.1:1")
+    with (
+        caplog.at_level(logging.WARNING, "acker_redis.kafka"),
+        driving(away, "t", "g", error_cb=heard.append) as driver,
+    ):
+        driver.until(lambda: heard, "the user's callback is called")
+    assert "brokers not answering" in caplog.text
+
+
 def test_member_of_brokers_that_are_away_logs_one_line_of_a_kind(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

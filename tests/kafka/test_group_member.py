@@ -38,6 +38,7 @@ class Driver:
         group: str,
         start: str = "earliest",
         known_id: Callable[[str], str | None] | None = None,
+        unread: str | None = None,
         **kafka: object,
     ) -> None:
         self.node, self.group = node, group
@@ -53,7 +54,7 @@ class Driver:
             **kafka,
         }
         given = {name: value for name, value in settings.items() if value is not None}
-        client = consumer_settings({**given, "topic.metadata.refresh.interval.ms": 500}, group)
+        client = consumer_settings({**given, "topic.metadata.refresh.interval.ms": 500}, group, unread)
         self.member = GroupMember(client, topics, start, self, 0.0, known_id or self.ids.get)  # type: ignore[arg-type]
 
     def withdrawn(self, owned: Owned) -> None:
@@ -373,6 +374,40 @@ def test_missing_topic_is_named_and_read_once_it_is_there(node: Broker, group: s
         node.topic(name)
         node.produce(name, numbered(3, 1))
         assert driver.until_read(3) == texts(0, 1, 2)
+
+
+def test_a_topic_that_is_deleted_and_not_made_again_is_named(node: Broker, group: str, caplog: Any) -> None:
+    topic = node.topic()
+    node.produce(topic, numbered(3, 1))
+    with caplog.at_level(logging.WARNING), driving(node, topic, group) as driver:
+        driver.until_read(3)
+        admin = node.admin()
+        admin.delete_topics([topic])[topic].result(60)
+        driver.until(lambda: f"topic={topic}" in caplog.text, "the log names the topic")
+    assert "topic deleted" in caplog.text and "topic not found" not in caplog.text
+
+
+def test_pattern_leaves_out_the_topic_of_the_letters(node: Broker, group: str) -> None:
+    """Else letters would be read, fail, and be written again without an end."""
+    prefix = f"many-{uuid.uuid4().hex[:8]}"
+    for name in (prefix, f"{prefix}.dlq", f"{prefix}-dlq"):
+        node.topic(name)
+        node.produce(name, numbered(2, 1))
+    with driving(node, f"^{prefix}", group, unread=f"{prefix}.dlq") as driver:
+        driver.until_read(4)
+        assert {owned.topic for owned in driver.member.owned} == {prefix, f"{prefix}-dlq"}
+
+
+@pytest.mark.parametrize("kafka", [{}, {"group.protocol": "consumer"}])
+def test_pattern_of_a_group_that_the_broker_matches_leaves_it_out_too(node: Broker, group: str, kafka: Any) -> None:
+    prefix = f"many-{uuid.uuid4().hex[:8]}"
+    for name in (prefix, f"{prefix}.dlq"):
+        node.topic(name)
+        node.produce(name, numbered(2, 1))
+    given = {"session.timeout.ms": None, "heartbeat.interval.ms": None} if kafka else {}
+    with driving(node, f"^{prefix}", group, unread=f"{prefix}.dlq", **given, **kafka) as driver:
+        driver.until_read(2)
+        assert {owned.topic for owned in driver.member.owned} == {prefix}
 
 
 def test_pattern_finds_new_topics(node: Broker, group: str) -> None:

@@ -111,7 +111,8 @@ def run_kafka(
         on_recreated: whether a topic that was deleted and created again ends the run (`raise`), or is read from its
             beginning (`restart`), whatever `start` is.
         dead_letters: topic that gets the dead letters, too: key, value and headers unchanged, with the headers of Kafka
-            Connect (`__connect.errors.*`) and ours (`acker-*`). It must exist. None: they are in Redis only.
+            Connect (`__connect.errors.*`) and ours (`acker-*`). It must exist, and no `pattern` matches it. None: they are in
+            Redis only.
         imports: whether the records were written by `Tracker.export_kafka` in another application of this app, for this
             group. Their messages there are acked once a record is done here, fail once it is a dead letter, and are renewed
             meanwhile. Records of which no message is pending any more are skipped and counted. Records without the header
@@ -158,13 +159,13 @@ def run_kafka(
     check_group("run_kafka", group)
     for name, secs in {"commit_secs": commit_secs, "stop_wait_secs": stop_wait_secs}.items():
         check_finite(name, secs)
-    client = consumer_settings(kafka, group)
-    url = settings.url(spark)
     if dead_letters is not None and (not isinstance(dead_letters, str) or dead_letters in names):
         raise BadConfigError(
             f"run_kafka: dead_letters={dead_letters!r} is no topic for dead letters. Letters that are read again would never "
             "end. Pass the name of another topic, or None."
         )
+    client = consumer_settings(kafka, group, unread=None if pattern is None else dead_letters)
+    url = settings.url(spark)
     if not isinstance(imports, bool):
         raise BadConfigError(f"run_kafka: imports={imports!r} is not a bool. Set it to True or False.")
     imported = KafkaImports(acker, group, names) if imports else None

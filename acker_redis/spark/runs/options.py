@@ -233,7 +233,11 @@ class KafkaPolicies:
             raise BadConfigError(
                 "run_kafka: max_pending_bytes=None is no limit. Records would fill the memory. Set one."
             )
-        check_bound("max_pending_bytes", self.max_pending_bytes)
+        check_bound("max_pending_bytes", self.max_pending_bytes, may_be_none=False)
+
+
+_ENDLESS = ("run_kafka", "run_redis_stream")
+"""Calls that need a bound, because messages would fill the memory."""
 
 
 def run_settings(
@@ -269,7 +273,7 @@ def run_settings(
             raise BadConfigError(
                 f"emit_timeout_secs={emit_timeout_secs} is out of range. Use a number above 0, or None."
             )
-    check_bound("max_spout_pending", max_spout_pending)
+    check_bound("max_spout_pending", max_spout_pending, may_be_none=call not in _ENDLESS)
     check_dead_letter_bytes(dead_letter_bytes)
     for name, callback in callbacks.items():
         if callback is not None and not callable(callback):

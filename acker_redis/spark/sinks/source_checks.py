@@ -28,6 +28,11 @@ _DELTA, _ICEBERG, _KAFKA = "delta", "iceberg", "kafka"
 _UNREPORTED = (_KAFKA, "console")
 """Names of such sources that every server may have."""
 
+_OF_KAFKA = "org.apache.spark.sql.kafka010."
+"""Package of Spark's Kafka source, which writes by Spark's newer interface where `_V1_LIST` doesn't name it."""
+
+_V1_LIST = "spark.sql.sources.useV1SourceList"
+
 _FILES_BY_NAME = ("parquet", "orc", "json", "csv", "text", "xml", "avro")
 _KNOWN = (*_FILES_BY_NAME, "noop", "jdbc", _DELTA, _ICEBERG)
 """Names of sources that report their rows. A client of Spark Connect can't look into others, so it tries them."""
@@ -59,7 +64,8 @@ def check_source(session: SparkSession, sink: str, source: str | None) -> None:
         PipelineError: it does not.
     """
     source = _named(session, source)
-    if not (source.lower() not in _UNREPORTED if is_connect(session) else _reports(session, source)):
+    reports = _reports_over_connect if is_connect(session) else _reports
+    if not reports(session, source):
         raise unreported(session, sink, source)
 
 
@@ -174,7 +180,20 @@ def check_creation(session: SparkSession, sink: str, source: str | None, table: 
 
 def _reports(session: SparkSession, source: str) -> bool:
     found = _class_of(session, source)
+    if found.getName().startswith(_OF_KAFKA):
+        return not {_KAFKA, found.getName().lower()} & _v1_list(session)
     return not _is_a(session, found, _OWN_WRITES) or found.getName().startswith(_REPORTED)
+
+
+def _reports_over_connect(session: SparkSession, source: str) -> bool:
+    """Return False if a source is known not to report. `must_try` names those that aren't known."""
+    name = source.lower()
+    return name not in _UNREPORTED or (name == _KAFKA and name not in _v1_list(session))
+
+
+def _v1_list(session: SparkSession) -> set[str]:
+    """Return the sources that write by Spark's older interface although they have the newer one."""
+    return {name.strip().lower() for name in str(session.conf.get(_V1_LIST)).split(",")}
 
 
 def check_distribution(

@@ -59,6 +59,29 @@ def refused_by_its_class(make: MakeCase) -> None:
     assert run.spark.read.format("kafka").options(**options, subscribe=topic).load().count() == 0
 
 
+def written_by_the_newer_interface(make: MakeCase) -> None:
+    """Once the session's list of older sources lacks Kafka, Spark reports its rows."""
+    address, topic, _ = os.environ["ACKER_TESTS_KAFKA"].split()
+    options, listed = {"kafka.bootstrap.servers": address}, "spark.sql.sources.useV1SourceList"
+    run = make(n=N)
+    before = run.spark.conf.get(listed)
+    read = run.spark.read.format("kafka").options(**options, subscribe=topic).load
+
+    def write(tracker: Tracker, rows: DataFrame) -> None:
+        tracker.write(
+            rows.selectExpr("concat('v2 ', id) AS value", "_share", "_roots"),
+            lambda writer: writer.format("kafka").options(**options, topic=topic).mode("append").save(),
+        )
+
+    run.spark.conf.set(listed, "avro,csv,json,orc,parquet,text")
+    try:
+        run.complete(write)
+    finally:
+        run.spark.conf.set(listed, before)
+    found = [row[0] for row in read().selectExpr("cast(value AS string)").where("value LIKE 'v2 %'").collect()]
+    assert sorted(found) == sorted(f"v2 {number}" for number in range(N))
+
+
 HUGE = 2**31 - 100
 """Length that Java could allocate. It is more than the memory of the tests' driver."""
 
@@ -144,6 +167,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     refused,
     refused_by_its_class,
     same_partitions,
+    written_by_the_newer_interface,
     avro_of_a_registry_fails_alone_if_it_is_damaged,
     *STREAMS,
 )
