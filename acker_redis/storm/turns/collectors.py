@@ -6,8 +6,6 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, NoReturn
 
-import pyarrow as pa
-
 from acker_redis.errors import BadTupleError, InvalidTopologyError
 from acker_redis.storm.components.bolt import Bolt
 from acker_redis.storm.core.collectors import BoltCollector, Emission, Output, SpoutCollector
@@ -19,6 +17,7 @@ from acker_redis.storm.core.tuples import ACKED, PENDING, Tuple
 from acker_redis.storm.core.values import dump_values
 from acker_redis.storm.definition.streams import DEFAULT
 from acker_redis.storm.local.bolts import BoltTask
+from acker_redis.storm.turns.field_types import advice, fit
 from acker_redis.storm.turns.plan import Plan
 from acker_redis.storm.turns.rows import EDGE_BYTES, Entry, RowBuffer
 
@@ -80,7 +79,7 @@ class _Rows:
         types = emits.plan.types.get(self.context.component, {})
         for name, output in self._outputs.items():
             output.number = emits.numbers[output.source]
-            output.checks = tuple(map(_fit, types.get(name, ())))
+            output.checks = tuple(map(fit, types.get(name, ())))
             output.emitted = output.transferred = 0
         self._types = types
         self._rows, self._keys = emits.rows, emits.plan.key_of
@@ -110,7 +109,8 @@ class _Rows:
             if value is not None and not fits(value):
                 raise BadTupleError(
                     f"Field {name!r} of stream {output.name!r} of {output.component!r} is declared as {kind}, but the value "
-                    f"{value!r:.100} doesn't fit, so its sink couldn't write it. Emit a value of this type."
+                    f"{value!r:.100} doesn't fit, so its sink couldn't write it as it is. "
+                    f"{advice(kind)}."
                 )
 
     def _refuse_values(self, exc: Exception) -> NoReturn:
@@ -320,30 +320,3 @@ class RowBoltCollector(_Rows, BoltCollector):
                 "state. A worker may vanish with its objects. Derive from StatefulBolt, and keep the tuple in self.state."
             )
             raise self.mistake
-
-
-_RANGES = {pa.int64(): 63, pa.int32(): 31, pa.int16(): 15, pa.int8(): 7}
-
-
-def _fit(kind: Any) -> Callable[[Any], bool]:
-    """Return the function that tells whether a value fits an Arrow type."""
-    if kind in _RANGES:
-        end = 1 << _RANGES[kind]
-        return lambda value: type(value) is int and -end <= value < end
-    if kind == pa.string():
-        return lambda value: type(value) is str and (value.isascii() or _is_utf8(value))
-    if kind == pa.float64():
-        return lambda value: type(value) is float
-
-    def fits(value: Any) -> bool:
-        try:
-            pa.array([value], kind)
-        except Exception:  # of many kinds, by type
-            return False
-        return True
-
-    return fits
-
-
-def _is_utf8(text: str) -> bool:
-    return not any("\ud800" <= char <= "\udfff" for char in text)

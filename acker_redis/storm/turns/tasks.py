@@ -1,18 +1,14 @@
 """Tasks of bolts in a Python worker. Each is initialised once per process, and its attributes are a cache that may vanish."""
 
 import logging
-import pickle
 import random
-from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from hashlib import blake2b
 from typing import Any
 
 from acker_redis.errors import AckerError, InvalidTopologyError, PipelineError
 from acker_redis.outages import is_outage
 from acker_redis.storm.components.bolt import Bolt
-from acker_redis.storm.components.component import PREFIX
 from acker_redis.storm.components.holding import HoldingBolt
 from acker_redis.storm.components.instances import make_instance
 from acker_redis.storm.components.stateful import StatefulBolt
@@ -27,18 +23,11 @@ from acker_redis.storm.local.bolts import BoltTask
 from acker_redis.storm.state.held import Moment
 from acker_redis.storm.state.holdings import KeptStates
 from acker_redis.storm.state.mapping import KEPT_BYTES, TaskState
+from acker_redis.storm.turns.attributes import Attributes
 from acker_redis.storm.turns.collectors import Emits, RowBoltCollector
 from acker_redis.storm.turns.plan import Plan
 
 log = logging.getLogger("acker_redis.storm")
-
-_OWN = frozenset({"context", "task_id", "component_name", "topology_name", "storm_conf", "logger"})
-"""Attributes that belong to the library, beside those with its prefix."""
-
-_CONTAINERS = (dict, list, set, bytearray, deque)
-
-_SMALL_BYTES = 1 << 16
-"""Size of serialised attributes up to which they are compared after each turn."""
 
 
 class WorkerTask:
@@ -67,8 +56,7 @@ class WorkerTask:
         self._task: BoltTask | None = None
         self._is_initialised = False
         self._is_uncommitted = False  # what `initialize` wrote into the state, in the last execution
-        self._attributes: dict[str, tuple[object, int]] = {}
-        self._turns = 0
+        self._attributes: Attributes | None = None
 
     @property
     def state(self) -> TaskState | None:
@@ -124,16 +112,12 @@ class WorkerTask:
                 f"The bolt {self.name!r} assigned to self.state, and only that mapping is kept. Call its "
                 "methods, such as clear() and update()."
             )
-        self._turns += 1
-        if _is_cache(self.component) or (self._is_large() and self._turns & (self._turns - 1)):
-            return holds
-        for name, value in _fingerprints(self.component).items():
-            if self._attributes.get(name) != value:
-                raise InvalidTopologyError(
-                    f"The attribute {name!r} of the bolt {self.name!r} changed after initialize(), and "
-                    "Spark may lose a bolt's attributes at any time. Derive from StatefulBolt, and keep it in self.state. If "
-                    "the attribute is a cache that may vanish, set cache = True in the class."
-                )
+        if self._attributes is not None and (changed := self._attributes.changed()) is not None:
+            raise InvalidTopologyError(
+                f"The attribute {changed!r} of the bolt {self.name!r} changed after initialize(), and "
+                "Spark may lose a bolt's attributes at any time. Derive from StatefulBolt, and keep it in self.state. If "
+                "the attribute is a cache that may vanish, set cache = True in the class."
+            )
         return holds
 
     # -- calls that are no tuples
@@ -208,7 +192,7 @@ class WorkerTask:
             component.initialize(conf, self._context)
             self._begin_windows(component)
         self._is_initialised = True
-        self._attributes = {} if _is_cache(component) else _fingerprints(component)
+        self._attributes = Attributes(component)
 
     @contextmanager
     def _initialising(self) -> Iterator[None]:
@@ -231,11 +215,8 @@ class WorkerTask:
         self._hooks.drop()
         made.initialize(self._context.conf, self._context)
         self._begin_windows(made)
-        self._attributes = {} if _is_cache(made) else _fingerprints(made)
+        self._attributes = Attributes(made)
         return made
-
-    def _is_large(self) -> bool:
-        return sum(size for _, size in self._attributes.values()) > _SMALL_BYTES
 
 
 class TaskSet:
@@ -283,35 +264,3 @@ class TaskSet:
                 task.close()
             except Exception:
                 log.warning("component not closed component=%r", task.name, exc_info=True)
-
-
-def _is_cache(component: Bolt) -> bool:
-    """Return True if the bolt says that its attributes may vanish. Any other value of `cache` is one of its own."""
-    return component.cache is True or type(component).cache is True
-
-
-def _fingerprints(component: Bolt) -> dict[str, tuple[object, int]]:
-    """Hash the bolt's attributes, and the containers of its classes. What can't be serialised is known by its identity."""
-    return {name: _fingerprint(value) for name, value in _attributes(component)}
-
-
-def _attributes(component: Bolt) -> Iterator[tuple[str, Any]]:
-    for name, value in vars(component).items():
-        if name not in _OWN and not name.startswith(PREFIX) and not isinstance(value, TaskState):
-            yield name, value
-    for base in type(component).__mro__:
-        if base is Bolt:
-            break
-        for name, value in vars(base).items():
-            if isinstance(value, _CONTAINERS) and not name.startswith(
-                ("__", PREFIX)
-            ):  # copy caches __slotnames__ in classes
-                yield f"{base.__name__}.{name}", value
-
-
-def _fingerprint(value: Any) -> tuple[object, int]:
-    try:
-        data = pickle.dumps(value, 5)
-    except Exception:  # pickle raises what a value's own code raises
-        return id(value), 0
-    return blake2b(data, digest_size=16).digest(), len(data)

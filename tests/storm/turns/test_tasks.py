@@ -1,6 +1,5 @@
-"""Tasks of bolts in a worker: the attributes that may not change."""
+"""Tasks of bolts in a worker: how they end, and what they keep."""
 
-import copy
 from typing import Any
 from unittest.mock import Mock
 
@@ -17,43 +16,9 @@ from acker_redis.storm.turns import steps
 from acker_redis.storm.turns.collectors import Emits
 from acker_redis.storm.turns.plan import make_plan
 from acker_redis.storm.turns.steps import TurnSpec
-from acker_redis.storm.turns.tasks import TaskSet, _fingerprints, _is_cache
+from acker_redis.storm.turns.tasks import TaskSet
 from tests.storm.turns.parts import Heard, chain, spout_of
 from tests.storm.turns.state_parts import Count
-
-
-def test_what_python_caches_in_a_class_is_no_attribute_of_the_bolt() -> None:
-    """`copy` and `pickle` put `__slotnames__` into the class of an object, such as that of a base class in another task."""
-
-    class Base(Bolt):
-        def process(self, tup: Tuple) -> None: ...
-
-    class Derived(Base):
-        seen: list[int] = []
-
-    bolt = Derived()
-    before = _fingerprints(bolt)
-    copy.deepcopy(Base())
-    assert "__slotnames__" in vars(Base)
-    assert _fingerprints(bolt) == before
-    Derived.seen.append(1)
-    assert _fingerprints(bolt) != before
-
-
-def test_only_true_says_that_attributes_are_a_cache() -> None:
-    class Says(Bolt):
-        cache = True
-
-        def process(self, tup: Tuple) -> None: ...
-
-    class Keeps(Bolt):
-        def process(self, tup: Tuple) -> None: ...
-
-    says, keeps = Says(), Keeps()
-    assert _is_cache(says) and not _is_cache(keeps)
-    for bolt in (says, keeps):
-        vars(bolt)["cache"] = {"a": 1}
-    assert _is_cache(says) and not _is_cache(keeps)
 
 
 class RaisesAtTheEnd(Bolt):
