@@ -382,8 +382,11 @@ class Service:
         self._is_paused = paused is not None
         if paused is None:
             log.info("app resumed app=%r", self._acker.config.app)
+            if self._drains_until is None:
+                self._engine.activate()
         else:
             log.warning("app paused, emitting nothing app=%r reason=%r", self._acker.config.app, paused.reason)
+            self._engine.deactivate()
 
     def _nap(self, secs: float) -> None:
         due = self._engine.timers.next_secs()
@@ -449,10 +452,19 @@ def run_service(
     graph: Graph, acker: Acker, stop: threading.Event | None, on_start: Callable[[Service], object]
 ) -> RunResult:
     """Run a topology in real time; see `Topology.run_local`."""
+    check_stop(stop)
+    service = Service(graph, acker, stop)
+    on_start(service)
+    return service.run()
+
+
+def check_stop(stop: object) -> None:
+    """Check that an event can end a run.
+
+    Raises:
+        BadConfigError: it is none.
+    """
     if stop is not None and not (callable(getattr(stop, "is_set", None)) and callable(getattr(stop, "wait", None))):
         raise BadConfigError(
             f"stop={stop!r} is not an event, so it can't end the run. Pass a threading.Event, or omit it."
         )
-    service = Service(graph, acker, stop)
-    on_start(service)
-    return service.run()

@@ -42,7 +42,7 @@ from acker_redis.storm.definition.graph import Graph
 from acker_redis.storm.local.engine import Engine
 from acker_redis.storm.local.pending import timeout_secs
 from acker_redis.storm.local.run import spout_id_of
-from acker_redis.storm.local.service import RunResult, Service
+from acker_redis.storm.local.service import RunResult, Service, check_stop
 from acker_redis.storm.local.updates import Updates
 from acker_redis.storm.turns.checks import TurnSettings, check_graph, check_sinks
 from acker_redis.storm.turns.commit import HeldTooLongError
@@ -470,7 +470,10 @@ def run_on_spark(
         raise BadConfigError(f"spark={spark!r:.100} is not a SparkSession. Pass SparkSession.builder.getOrCreate().")
     if not isinstance(acker, Acker):
         raise BadConfigError(f"acker={acker!r:.100} is not an Acker. Pass Acker.connect(url, app=...).")
-    check_bound("turn_tuples", turn_tuples)
+    check_stop(stop)
+    if turn_tuples is None:
+        raise BadConfigError("turn_tuples=None is no limit, and a turn would have no end. Set a number of tuples.")
+    check_bound("turn_tuples", turn_tuples, may_be_none=False)
     check_finite("turn_secs", turn_secs)
     if turn_timeout_secs is not None:
         check_finite("turn_timeout_secs", turn_timeout_secs, 1.0)

@@ -363,10 +363,18 @@ def test_paused_app_emits_nothing_until_it_is_resumed() -> None:
     acker = fake_acker()
     acker.admin.pause(reason="maintenance")
 
+    calls: list[str] = []
+
     class Resumes(Upto):
-        def activate(self) -> None:
+        def initialize(self, conf: Any, context: Any) -> None:
             self.timer = threading.Timer(0.2, acker.admin.resume)
             self.timer.start()
+
+        def activate(self) -> None:
+            calls.append("activate")
+
+        def deactivate(self) -> None:
+            calls.append("deactivate")
 
         def next_tuple(self) -> None:
             assert acker.admin.paused() is None
@@ -376,6 +384,7 @@ def test_paused_app_emits_nothing_until_it_is_resumed() -> None:
             self.timer.join()
 
     assert chain(sink(), spout=Resumes(3)).run_local(acker).acked == 3
+    assert calls == ["activate", "deactivate"] * 2, "a pause is Storm's `deactivate`, and the end is one, too"
 
 
 def test_timeout_longer_than_the_apps_is_refused() -> None:

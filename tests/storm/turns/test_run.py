@@ -195,8 +195,12 @@ def test_feeder_spouts_and_bad_arguments_are_refused(run: Any, spark: Any, acker
     topology = chain(spout_of([], Heard()), Passing)
     with pytest.raises(BadConfigError, match="not a SparkSession"):
         topology.run("local", acker=acker)  # type: ignore[arg-type]
-    with pytest.raises(BadConfigError, match="turn_tuples=0"):
+    with pytest.raises(BadConfigError, match=r"turn_tuples=0.* Use an integer of 1 or more\.$"):
         run(topology, turn_tuples=0)
+    with pytest.raises(BadConfigError, match=r"turn_tuples=None is no limit"):
+        run(topology, turn_tuples=None)
+    with pytest.raises(BadConfigError, match=r"stop=True is not an event"):
+        run(topology, stop=True)
     with pytest.raises(BadConfigError, match="not a dict"):
         run(topology, sinks=["a"])
 
