@@ -85,5 +85,9 @@ class Away:
         Raises:
             ConnectionRefusedError: it is away.
         """
-        if emission < self.emissions and zlib.crc32(f"store:{path}".encode()) % self.one_of == 0:
+        if self.fails(emission, path):
             raise ConnectionRefusedError("the store is away")
+
+    def fails(self, emission: int, path: str | None) -> bool:
+        """Return True if a row needs the store while it is away."""
+        return emission < self.emissions and zlib.crc32(f"store:{path}".encode()) % self.one_of == 0

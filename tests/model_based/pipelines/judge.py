@@ -63,7 +63,7 @@ def _of_emission(pipeline: Pipeline, played: Played, emitted: Emitted) -> Iterat
     if emitted.broken_off is not None and pipeline.harmless and not pipeline.faults and not is_away:
         yield Fault("harmless emission failed", f"{where}: {emitted.broken_off}")
     messages = [row for row in played.messages if row["id"] in emitted.outcomes]
-    truth = truth_of(pipeline, messages)
+    truth = truth_of(pipeline, messages, emitted.number)
     written = [sink.read(emitted.folder / f"sink{place}") for place, (sink, _) in enumerate(pipeline.sinks)]
     for message, outcomes in emitted.outcomes.items():
         if len(outcomes) != 1:

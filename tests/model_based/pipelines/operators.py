@@ -264,6 +264,14 @@ class FlatMap(Operator):
         derived = _Vectorised(self, tracker.emission, playing.marks, playing.local, kind)
         return tracker.flat_map_arrow(frames[0], derived, schema)
 
+    def reached(self, emission: int, failed: set[int], rows: Rows) -> Rows:
+        """Leave out the rows that fail because the store is away. Others of their messages may have been joined with them."""
+        if self.away is None or self.on_error != "fail":  # else the emission breaks
+            return rows
+        lost = [one for one in rows if self.away.fails(emission, one.row["path"])]
+        failed.update(message for one in lost for message in one.messages)
+        return [one for one in rows if one not in lost] if lost else rows
+
     def mean(self, failed: set[int], *rows: Rows) -> Rows:
         derived: Rows = []
         for one in rows[0]:

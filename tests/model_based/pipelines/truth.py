@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from tests.model_based.pipelines.data import Row, Value, comparable
-from tests.model_based.pipelines.operators import Known, Rows
+from tests.model_based.pipelines.operators import FlatMap, Known, Rows
 from tests.model_based.pipelines.pipeline import Pipeline
 
 
@@ -23,14 +23,17 @@ class Truth:
     of: dict[int, set[tuple[int, Value]]]
 
 
-def truth_of(pipeline: Pipeline, messages: list[Row]) -> Truth:
-    """Go through the pipeline with these messages."""
+def truth_of(pipeline: Pipeline, messages: list[Row], emission: int) -> Truth:
+    """Go through the pipeline with the messages of an emission of this number."""
     rows: list[Rows] = [[Known(row, frozenset([row["id"]])) for row in messages]]
     needed = pipeline.before_sinks()
     failed: set[int] = set()
     for number, step in enumerate(pipeline.steps, 1):
         if number in needed:
-            rows.append(step.operator.mean(failed, *(rows[one] for one in step.inputs)))
+            given = [rows[one] for one in step.inputs]
+            if isinstance(step.operator, FlatMap):
+                given = [step.operator.reached(emission, failed, given[0])]
+            rows.append(step.operator.mean(failed, *given))
         else:
             rows.append([])
     of: dict[int, set[tuple[int, Value]]] = {row["id"]: set() for row in messages}
