@@ -108,8 +108,8 @@ class _Rows:
         for name, value, kind, fits in zip(output.stream.fields, values, kinds, output.checks, strict=True):
             if value is not None and not fits(value):
                 raise BadTupleError(
-                    f"Field {name!r} of stream {output.name!r} of {output.component!r} is declared as {kind}, but the value "
-                    f"{value!r:.100} doesn't fit, so its sink couldn't write it as it is. "
+                    f"Field {name!r} of stream {output.name!r} of {output.component!r} is declared as {kind}, and "
+                    f"{value!r:.100} doesn't fit. Its sink couldn't write it as it is. "
                     f"{advice(kind)}."
                 )
 

@@ -102,7 +102,7 @@ def test_a_value_that_doesnt_fit_its_type_fails_its_tuple(run: Any) -> None:
 
     run(chain(spout_of(numbered([0, 1, 2]), heard), Typed("emit_text")), sinks={"a": drop})
     assert sorted(heard.acked) == [0, 2]
-    assert "is declared as int64, but the value 'no number'" in heard.failed[1]
+    assert "is declared as int64, and 'no number' doesn't fit" in heard.failed[1]
 
 
 def test_tuples_that_go_to_a_sink_and_to_a_bolt_are_acked_by_both(run: Any) -> None:
