@@ -14,7 +14,7 @@ from acker_redis.storm.components.windowed import check_windows
 from acker_redis.storm.core.metrics import ComponentMetrics
 from acker_redis.storm.definition.graph import Component, Graph, Subscription, make_component, make_graph, with_config
 from acker_redis.storm.definition.mermaid import draw
-from acker_redis.storm.definition.specs import Spec, source_of
+from acker_redis.storm.definition.specs import Spec, StreamRef, source_of
 from acker_redis.storm.local.run import LocalRun
 from acker_redis.storm.local.service import RunResult, run_service
 
@@ -31,7 +31,8 @@ class Topology:
 
     Attributes:
         config: settings, by Storm's names. Names that don't begin with `topology.` are your own, and reach `conf`.
-        sinks: sinks of streams for `run`: component, or (component, stream), -> function. Runs in process write none of them.
+        sinks: sinks of streams for `run`: component, or (component, stream), -> function. A spec of the class stands for its
+            component, and `split["empty"]` for a stream. Runs in process write none of them.
 
     Raises:
         InvalidTopologyError: when the class is created: a component, stream, field or setting is unknown or doesn't fit.
@@ -187,7 +188,8 @@ class Topology:
         from acker_redis.storm.turns.run import run_on_spark  # noqa: PLC0415  # topologies in process need no Spark
 
         return run_on_spark(
-            with_config(cls._checked_graph(), conf), spark, acker, own_sinks=cls.sinks, sinks=sinks, stop=stop,
+            with_config(cls._checked_graph(), conf), spark, acker, own_sinks=_by_name(cls, cls.sinks),
+            sinks=_by_name(cls, sinks), stop=stop,
             executor_url=executor_url, turn_tuples=turn_tuples, turn_secs=turn_secs, turn_timeout_secs=turn_timeout_secs,
             stop_if_broken=stop_if_broken, on_start=cls._note_run,
         )  # fmt: skip
@@ -214,6 +216,25 @@ class Topology:
         if cls._graph is None:
             raise InvalidTopologyError("Topology itself has no components. Derive a class whose attributes are specs.")
         return cls._graph
+
+
+def _by_name(cls: type[Topology], sinks: Any) -> Any:
+    """Name the streams of sinks that are given by the topology's specs, as inputs are: `split`, or `split["empty"]`."""
+    if not isinstance(sinks, Mapping):
+        return sinks  # it is refused
+    names = {id(spec): spec.name or attribute for attribute, spec in _specs(cls)}
+    named = {}
+    for source, write in sinks.items():
+        if isinstance(source, (Spec, StreamRef)):
+            spec, stream = source_of(source)
+            if id(spec) not in names:
+                raise InvalidTopologyError(
+                    f"A sink is of the component {spec.name or spec.component!r}, which is none of {cls.__name__}. Use an "
+                    "attribute of the topology."
+                )
+            source = (names[id(spec)], stream)  # noqa: PLW2901
+        named[source] = write
+    return named
 
 
 class _HasMetrics(Protocol):

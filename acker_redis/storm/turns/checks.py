@@ -102,7 +102,8 @@ def _sink(graph: Graph, source: object, write: object, spark: SparkSession) -> S
         source = (source, DEFAULT)
     if not (isinstance(source, tuple) and len(source) == 2 and all(isinstance(part, str) for part in source)):
         raise BadConfigError(
-            f"The sink {source!r:.100} names no stream. Use a component's name, or (component, stream)."
+            f"A sink is given for {source!r:.100}, which names no stream. Use a component's name, (component, stream), or an "
+            "attribute of the topology."
         )
     stream = StreamId(*source)
     component = graph.component(stream.component)
@@ -139,7 +140,7 @@ def _counts_parameters(write: object, label: str) -> int:
         if len(needed) in (1, 2):
             return len(needed)
     raise BadConfigError(
-        f"The sink of {label!r} is {write!r:.100}. Pass a function of a writer, such as "
+        f"The sink of {label!r} is {write!r:.100}, and no function with one or two parameters. Pass one of a writer, such as "
         'lambda writer: writer.mode("append").parquet(path), or one of the batches and the number of a partition.'
     )
 

@@ -48,6 +48,19 @@ def test_a_stream_is_written_with_its_types_before_its_messages_are_acked(run: A
     assert result.metrics["__sink:a:empty"].executed == {"a:empty": 1}
 
 
+def test_sinks_are_given_by_specs_as_inputs_are(run: Any, spark: Any, tmp_path: Path) -> None:
+    class Words(Topology):
+        lines = spout_of(numbered(["a bb", ""]), Heard(), ["line"]).spec()
+        split = SplitTyped.spec(name="splits", inputs=[lines])
+        sinks = {split["empty"]: lambda writer: writer.mode("append").json(str(tmp_path / "empty"))}
+
+    run(Words, sinks={Words.split: lambda writer: writer.mode("append").parquet(str(tmp_path / "words"))})
+    assert sorted(row.word for row in spark.read.parquet(str(tmp_path / "words")).collect()) == ["a", "bb"]
+    assert [row.line for row in spark.read.schema("line string").json(str(tmp_path / "empty")).collect()] == [""]
+    with pytest.raises(InvalidTopologyError, match=r"component .*SplitTyped.* is none of Words"):
+        run(Words, sinks={SplitTyped.spec(inputs=[Words.lines]): print})
+
+
 def note(batches: Any, partition: int, folder: str) -> None:
     rows = [row for batch in batches for row in batch.to_pylist()]
     if rows:
@@ -156,5 +169,5 @@ def test_sinks_that_cant_be_are_refused(run: Any, source: Any, error: type[Excep
 
 
 def test_a_sink_that_is_no_function_is_refused(run: Any) -> None:
-    with pytest.raises(BadConfigError, match="Pass a function of a writer"):
+    with pytest.raises(BadConfigError, match="Pass one of a writer"):
         run(word_topology(Heard(), []), sinks={"a": "words.parquet"})
