@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from acker_redis import AckerError
+from acker_redis.kafka import group_member
 from acker_redis.kafka.assignment import Owned
 from acker_redis.kafka.commit_metadata import encode
 from acker_redis.kafka.consumer import consumer_settings
@@ -374,6 +375,31 @@ def test_missing_topic_is_named_and_read_once_it_is_there(node: Broker, group: s
         node.topic(name)
         node.produce(name, numbered(3, 1))
         assert driver.until_read(3) == texts(0, 1, 2)
+
+
+@pytest.mark.parametrize("again_secs", [0.5, 3600.0])
+def test_an_unchanged_offset_is_committed_again_after_a_day(
+    node: Broker, group: str, monkeypatch: pytest.MonkeyPatch, again_secs: float
+) -> None:
+    """Brokers forget old ones. Here a day is half a second, or more than the test."""
+    monkeypatch.setattr(group_member, "_AGAIN_SECS", again_secs)
+    topic = node.topic()
+    node.produce(topic, numbered(3, 1))
+    with driving(node, topic, group) as driver:
+        driver.until_read(3)
+        driver.until_lag(topic, 0)
+        (owned,) = driver.member.owned
+        driver.until(lambda: owned.committed == owned.commit(), "the answer has come")
+        times = {owned.committed_at}
+
+        def steps() -> bool:
+            times.add(owned.committed_at)
+            steps_done.append(None)
+            return len(times) > 2 or (again_secs > 1 and len(steps_done) > 20)
+
+        steps_done: list[None] = []
+        driver.until(steps, "it is committed again, or twenty steps pass")
+        assert len(times) == (3 if again_secs < 1 else 1)
 
 
 def test_a_topic_that_is_deleted_and_not_made_again_is_named(node: Broker, group: str, caplog: Any) -> None:
