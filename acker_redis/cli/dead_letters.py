@@ -123,8 +123,8 @@ def replay(
         if selected.letters > selected.replayable:
             output.line(
                 f"{selected.letters - selected.replayable} letters can't be replayed from here. They are from a batch run "
-                "that is over, or were stored without their message: dead_letter_bytes, or a message of a topology that can't "
-                "be pickled or has more than 1 MiB. Run the messages of a batch run from the source with "
+                "that is over, stand for records that Kafka deleted unread, or were stored without their message: "
+                "dead_letter_bytes, or a message of a topology that can't be pickled or has more than 1 MiB. Run the messages of a batch run from the source with "
                 "run_tracked(..., only_dead_letters=DeadLetterFilter(...)), which deletes the letters. After "
                 'output="whole", run all messages.',
                 err=True,
@@ -136,7 +136,10 @@ def replay(
             raise typer.Exit(UNHEALTHY)
         with typer.progressbar(length=selected.replayable, label="requesting") as bar:
             requested = stream.replay(wanted, per_sec=rate, progress=bar.update)
-        output.line(f"{requested} letters will be replayed. Each is deleted when its message is done.")
+        output.line(
+            f"{requested} letters will be replayed. Each is deleted when its message is done. If its source no longer has "
+            "the message, or has another one there, the letter stays, and the driver's log names it."
+        )
 
 
 @contextmanager

@@ -188,7 +188,8 @@ def check_finite(name: str, value: object, low: float = 0.0) -> None:
     """
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not low <= cast(float, value) < math.inf:
-        raise BadConfigError(f"{name}={value!r} is out of range. Use a finite number of {low:g} or more.")
+        why = "is out of range" if is_number else "is not a number"
+        raise BadConfigError(f"{name}={value!r} {why}. Use a finite number of {low:g} or more.")
 
 
 def _check_int(name: str, value: int, low: int, high: int) -> None:

@@ -180,7 +180,7 @@ def make_graph(name: str, components: Iterable[Component], config: object) -> Gr
 
 def with_config(graph: Graph, conf: object) -> Graph:
     """Return the graph with more settings, which replace those of the topology."""
-    config = {**graph.config, **settings.check(conf, f"topology {graph.name!r}")}
+    config = {**graph.config, **settings.check(conf, f"topology {graph.name!r}", "conf")}
     return _named(replace(graph, config=MappingProxyType(config)))
 
 

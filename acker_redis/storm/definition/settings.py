@@ -137,8 +137,8 @@ _LISTED = 10
 _logged: set[str] = set()
 
 
-def check(config: object, owner: str) -> dict[str, Any]:
-    """Check a configuration, and return a copy.
+def check(config: object, owner: str, argument: str = "config") -> dict[str, Any]:
+    """Check a configuration that has the name of an argument, and return a copy.
 
     Raises:
         InvalidTopologyError: a name that begins with `topology.` is unknown, or a value is out of range.
@@ -146,7 +146,7 @@ def check(config: object, owner: str) -> dict[str, Any]:
     if config is None:
         return {}
     if not isinstance(config, Mapping):
-        raise InvalidTopologyError(f"config={config!r} of {owner} is not a dict. Map Storm's names to values.")
+        raise InvalidTopologyError(f"{argument}={config!r} of {owner} is not a dict. Map Storm's names to values.")
     for name, value in config.items():
         if not isinstance(name, str):
             raise InvalidTopologyError(f"The name {name!r} in the config of {owner} is not a text. Use Storm's names.")
