@@ -124,9 +124,9 @@ def replay(
             output.line(
                 f"{selected.letters - selected.replayable} letters can't be replayed from here. They are from a batch run "
                 "that is over, stand for records that Kafka deleted unread, or were stored without their message: "
-                "dead_letter_bytes, or a message of a topology that can't be pickled or has more than 1 MiB. Run the messages of a batch run from the source with "
-                "run_tracked(..., only_dead_letters=DeadLetterFilter(...)), which deletes the letters. After "
-                'output="whole", run all messages.',
+                "dead_letter_bytes, or a message of a topology that can't be pickled or has more than 1 MiB. Run the messages "
+                "of a batch run from the source with run_tracked(..., only_dead_letters=DeadLetterFilter(...)), which deletes "
+                'the letters. After output="whole", run all messages.',
                 err=True,
             )
         if not selected.replayable:

@@ -3,6 +3,8 @@
 `monotonically_increasing_id` and `row_number` number rows in the order in which they arrive. Behind a shuffle, that order
 depends on the columns that a job reads, and on which task is first. The set of ids is the same in each job, and so is every
 sum, so no proof would notice. Only the lineage of the id column shows it. Other columns don't matter.
+
+The arrays of `collect_list` and `collect_set` have such an order, too. Their elements are data, but their places number rows.
 """
 
 import re
@@ -41,6 +43,30 @@ _OF_VALUES = frozenset(("Rank", "DenseRank", "PercentRank", "CumeDist"))
 
 _ALL_ROWS = "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
 _AGGREGATE = "AggregateExpression"
+
+_COLLECTED = frozenset(("CollectList", "CollectSet"))
+"""Aggregates whose arrays have their elements in the order in which rows arrive."""
+
+_OF_ELEMENTS = frozenset(
+    (
+        "Explode",
+        "Inline",
+        "SortArray",
+        "ArraySort",
+        "Size",
+        "ArraySize",
+        "ArrayMax",
+        "ArrayMin",
+        "ArrayContains",
+        "ArraysOverlap",
+    )
+)
+"""Functions of an array for which the order of its elements makes no difference."""
+
+_PASSING = frozenset(
+    ("Alias", "PosExplode", "AggregateExpression", "First", "Last", "AnyValue", "Max", "Min", *_COLLECTED)
+)
+"""Expressions that pass an array on, or its elements with their places."""
 
 _DEFINED_BY = {"Project": "projectList", "Aggregate": "aggregateExpressions", "Window": "windowExpressions"}
 """Nodes that define columns -> their method that returns the definitions."""
@@ -86,52 +112,69 @@ class _Lineage:
     def unstable(self, column: str) -> tuple[str, str] | None:
         """Return an expression that numbers rows in no fixed order, and the node that leaves their order open; else None."""
         wanted = [one for one in each(self._plan.output()) if str(one.name()).lower() == column.lower()]
-        return self._in(self._plan, {_id(one): one for one in wanted})
+        return self._in(self._plan, {_id(one): one for one in wanted}, by_place=False)
 
-    def _in(self, plan: "JavaObject", wanted: dict[int, "JavaObject"]) -> tuple[str, str] | None:
-        """Follow columns of a node's output to the leaves."""
+    def _in(self, plan: "JavaObject", wanted: dict[int, "JavaObject"], *, by_place: bool) -> tuple[str, str] | None:
+        """Follow columns of a node's output to the leaves. With `by_place`, the places of an array's elements count."""
         if not wanted:
             return None
         kind = _kind(plan)
         if kind == _CTE:
             self._ctes |= {int(one.id()): one.child() for one in each(plan.cteDefs())}
-            return self._in(plan.plan(), wanted)
+            return self._in(plan.plan(), wanted, by_place=by_place)
         inputs = self._inputs(plan, kind)
         if kind in _BY_POSITION:
             places = [place for place, one in enumerate(each(plan.output())) if _id(one) in wanted]
             outputs = [list(each(below.output())) for below in inputs]
-            below_wanted = [{_id(output[i]): output[i] for i in places} for output in outputs]
-        else:
-            needed: dict[int, JavaObject] = {}
-            for expression in self._defining(plan, kind, wanted):
-                source = _source_in(expression, kind, inputs)
-                node = None if source is None else self._node_without_order(inputs)
-                if source is not None and node is not None:
-                    return _described(source.sql()), node
-                needed |= {_id(one): one for one in each(expression.references())}
-            sets = [below.outputSet() for below in inputs]
-            below_wanted = [{i: one for i, one in needed.items() if of.contains(one)} for of in sets]
-        for below, ones in zip(inputs, below_wanted, strict=True):
-            found = self._in(below, ones)
+            below_wanted = [(by_place, {_id(output[i]): output[i] for i in places}) for output in outputs]
+            return self._below(inputs, below_wanted)
+        needed: dict[bool, dict[int, JavaObject]] = {False: {}, True: {}}
+        for expression, is_place in self._defining(plan, kind, wanted, by_place=by_place):
+            source = _source_in(expression, kind, inputs)
+            node = None if source is None else self._node_without_order(inputs)
+            if source is None and is_place:
+                source, node = _collected(expression), _described(plan.simpleString(8))
+            if source is not None and node is not None:
+                return _described(source.sql()), node
+            for one, uses_place in _used(expression, by_place=is_place):
+                needed[uses_place][_id(one)] = one
+        sets = [below.outputSet() for below in inputs]
+        for uses_place, columns in needed.items():
+            below_wanted = [(uses_place, {i: one for i, one in columns.items() if of.contains(one)}) for of in sets]
+            found = self._below(inputs, below_wanted)
             if found is not None:
                 return found
         return None
 
-    def _defining(self, plan: "JavaObject", kind: str, wanted: dict[int, "JavaObject"]) -> Iterator["JavaObject"]:
-        """Yield the expressions of wanted columns. A column that comes from below is itself one."""
-        defined: dict[int, JavaObject] = {}
+    def _below(
+        self, plans: Sequence["JavaObject"], wanted: Sequence[tuple[bool, dict[int, "JavaObject"]]]
+    ) -> tuple[str, str] | None:
+        found = (self._in(plan, of, by_place=by_place) for plan, (by_place, of) in zip(plans, wanted, strict=True))
+        return next((one for one in found if one is not None), None)
+
+    def _defining(
+        self, plan: "JavaObject", kind: str, wanted: dict[int, "JavaObject"], *, by_place: bool
+    ) -> Iterator[tuple["JavaObject", bool]]:
+        """Yield the expressions of wanted columns, and whether the places of elements count in them.
+
+        A column that comes from below is itself an expression.
+        """
+        defined: dict[int, tuple[JavaObject, bool]] = {}
         if kind in _DEFINED_BY:
-            defined = {_id(one): one for one in each(getattr(plan, _DEFINED_BY[kind])())}
+            defined = {_id(one): (one, by_place) for one in each(getattr(plan, _DEFINED_BY[kind])())}
         elif kind == "Generate":
-            defined = dict.fromkeys((_id(one) for one in each(plan.generatorOutput())), plan.generator())
+            generator, outputs = plan.generator(), list(each(plan.generatorOutput()))
+            has_places = _kind(generator) == "PosExplode"
+            defined = {_id(one): (generator, has_places and place == 0) for place, one in enumerate(outputs)}
         inputs = self._inputs(plan, kind)
         for number, column in wanted.items():
             if number in defined:
                 yield defined[number]
             elif any(below.outputSet().contains(column) for below in inputs):
-                yield column
+                yield column, by_place
             else:  # a function of rows, which mostly passes a column on under its name
-                yield from (one for below in inputs for one in each(below.output()) if one.name() == column.name())
+                named = (one for below in inputs for one in each(below.output()) if one.name() == column.name())
+                yield from ((one, by_place) for one in named)
 
     def _inputs(self, plan: "JavaObject", kind: str) -> list["JavaObject"]:
         return [self._ctes[int(plan.cteId())]] if kind == _CTE_USED else list(each(plan.children()))
@@ -163,7 +206,7 @@ class _Lineage:
 
 def _source_in(expression: "JavaObject", kind: str, inputs: Sequence["JavaObject"]) -> "JavaObject | None":
     """Return the part of an expression whose value depends on the order of rows, or None."""
-    if kind == "Window" and _kind(expression.child()) == "WindowExpression":
+    if kind == "Window" and _kind(expression) == "Alias" and _kind(expression.child()) == "WindowExpression":
         window = expression.child()
         return window if _numbers_rows(window) and not _tells_rows_apart(window.windowSpec(), inputs[0]) else None
     if expression.deterministic() or _kind(expression) == _AGGREGATE:
@@ -172,6 +215,27 @@ def _source_in(expression: "JavaObject", kind: str, inputs: Sequence["JavaObject
     found = next((part for part in parts if part is not None), None)
     has_parts = any(not part.deterministic() for part in each(expression.children()))
     return found if has_parts else expression
+
+
+def _collected(expression: "JavaObject") -> "JavaObject | None":
+    """Return the part of an expression that collects rows into an array in the order of their arrival, or None."""
+    if _kind(expression) in _COLLECTED:
+        return expression
+    if _kind(expression) in _OF_ELEMENTS:
+        return None
+    parts = (_collected(part) for part in each(expression.children()))
+    return next((part for part in parts if part is not None), None)
+
+
+def _used(expression: "JavaObject", *, by_place: bool) -> Iterator[tuple["JavaObject", bool]]:
+    """Yield the columns that an expression uses, and whether it uses the places of their elements, if they are arrays."""
+    kind = _kind(expression)
+    if kind == "AttributeReference":
+        yield expression, by_place
+        return
+    below = by_place if kind in _PASSING else kind not in _OF_ELEMENTS
+    for part in each(expression.children()):
+        yield from _used(part, by_place=below)
 
 
 def _numbers_rows(window: "JavaObject") -> bool:

@@ -4,7 +4,7 @@ Columns have no numbers there, so they are followed by name. SQL text is searche
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -41,6 +41,18 @@ _RANDOM = frozenset(
 _NUMBERING = frozenset(("row_number", "ntile", "lag", "lead", "nth_value"))
 """Functions of windows that give rows in one place of the order different values."""
 
+_COLLECTED = frozenset(("collect_list", "collect_set", "array_agg"))
+"""Aggregates whose arrays have their elements in the order in which rows arrive."""
+
+_OF_ELEMENTS = frozenset(
+    ("explode", "explode_outer", "inline", "inline_outer", "sort_array", "array_sort", "size", "array_size", "cardinality",
+     "array_max", "array_min", "array_contains", "arrays_overlap")
+)  # fmt: skip
+"""Functions of an array for which the order of its elements makes no difference."""
+
+_PASSING = frozenset(("posexplode", "posexplode_outer", "first", "last", "any_value", "max", "min", *_COLLECTED))
+"""Functions that pass an array on, or its elements with their places."""
+
 _CALLED = re.compile(r"(\w+)\s*\(")
 _NAMED = re.compile(r"`([^`]+)`|(\w+)")
 _AS = re.compile(r"(.+?)\s+(?:as\s+)?`?(\w+)`?\s*", re.IGNORECASE | re.DOTALL)
@@ -52,27 +64,36 @@ def unstable_in_request(frame: DataFrame, column: str) -> tuple[str, str] | None
     """Return a function that numbers rows in no fixed order, and the relation that leaves their order open; else None."""
     session: Any = frame.sparkSession
     plan: Any = frame._plan.to_proto(session.client)  # type: ignore[operator]  # noqa: SLF001
-    return _Lineage(session.client, type(plan)).unstable(plan.root, frozenset([column.lower()]))
+    return _Lineage(session.client, type(plan)).unstable(plan.root, {column.lower(): False})
 
 
 class _Lineage:
     def __init__(self, client: Any, make_plan: Any) -> None:
         self._client, self._make_plan = client, make_plan
 
-    def unstable(self, relation: Any, wanted: frozenset[str]) -> tuple[str, str] | None:
-        """Follow columns of a relation to the leaves, by their names in lower case."""
+    def unstable(self, relation: Any, wanted: Mapping[str, bool]) -> tuple[str, str] | None:
+        """Follow columns of a relation to the leaves.
+
+        Args:
+            relation: the relation.
+            wanted: names of the columns, in lower case -> whether the places of an array's elements count.
+        """
         inputs = list(requests.inputs(relation))
-        needed: set[str] = set()
-        for expressions in _defining(relation, wanted):
-            if isinstance(expressions, str):
-                needed.add(expressions)
+        needed: dict[str, bool] = {}
+        for expression, is_place in _defining(relation, wanted):
+            if isinstance(expression, str):
+                needed[expression] = needed.get(expression, False) or is_place
                 continue
-            function = _order_dependent(expressions)
+            function = _order_dependent(expression)
             node = None if function is None else self._relation_without_order(inputs)
             if function is not None and node is not None:
                 return function, node
-            needed |= _columns_in(expressions)
-        found = (self.unstable(below, frozenset(needed)) for below in inputs if needed)
+            for name, uses_place, collects in _used(expression, by_place=is_place):
+                if collects and uses_place:
+                    return f"{name}()", str(relation.WhichOneof("rel_type"))
+                if not collects:
+                    needed[name] = needed.get(name, False) or uses_place
+        found = (self.unstable(below, needed) for below in inputs if needed)
         return next((one for one in found if one is not None), None)
 
     def _relation_without_order(self, relations: Iterable[Any]) -> str | None:
@@ -100,39 +121,76 @@ class _Lineage:
         return kinds_in(text).keys() <= _OF_FILES and _JDBC not in text
 
 
-def _defining(relation: Any, wanted: frozenset[str]) -> Iterator[Any]:
-    """Yield the expressions of wanted columns, and the names of those that come from below."""
+def _defining(relation: Any, wanted: Mapping[str, bool]) -> Iterator[tuple[Any, bool]]:
+    """Yield the expressions of wanted columns, and the names of those that come from below, with what counts in them."""
     kind = relation.WhichOneof("rel_type")
-    defined: dict[str, Any] = {}
+    defined: dict[str, tuple[Any, bool | None]] = {}
     if kind == "project":
-        defined = dict(_named(relation.project.expressions))
+        defined = {name: (one, place) for name, one, place in _named(relation.project.expressions)}
     elif kind == "aggregate":
         of = relation.aggregate
-        defined = dict(_named([*of.grouping_expressions, *of.aggregate_expressions]))
+        named = _named([*of.grouping_expressions, *of.aggregate_expressions])
+        defined = {name: (one, place) for name, one, place in named}
     elif kind == "with_columns":
-        defined = {alias.name[0].lower(): alias.expr for alias in relation.with_columns.aliases}
+        defined = {alias.name[0].lower(): (alias.expr, None) for alias in relation.with_columns.aliases}
     elif kind == "with_columns_renamed":
         of = relation.with_columns_renamed
         renamed = {one.new_col_name.lower(): one.col_name.lower() for one in of.renames}
         renamed |= {new.lower(): old.lower() for old, new in of.rename_columns_map.items()}
-        yield from (renamed.get(name, name) for name in wanted)
+        yield from ((renamed.get(name, name), by_place) for name, by_place in wanted.items())
         return
-    for name in wanted:
-        yield defined.get(name, name)
+    for name, by_place in wanted.items():
+        expression, is_place = defined.get(name, (name, None))
+        yield expression, by_place if is_place is None else is_place
 
 
-def _named(expressions: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield expressions with the names of their columns."""
+def _named(expressions: Iterable[Any]) -> Iterator[tuple[str, Any, bool | None]]:
+    """Yield expressions with the names of their columns, and for generators whether the column is the places."""
     for expression in expressions:
         kind = expression.WhichOneof("expr_type")
         if kind == "alias":
-            yield expression.alias.name[0].lower(), expression.alias.expr
+            of = expression.alias.expr
+            function = of.unresolved_function.function_name.lower() if of.HasField("unresolved_function") else ""
+            has_places, is_generator = function.startswith("posexplode"), "explode" in function
+            for number, name in enumerate(expression.alias.name):
+                yield name.lower(), of, (has_places and number == 0) if is_generator else None
         elif kind == "unresolved_attribute":  # a field of a struct has the name of the field
-            yield _last_name(expression.unresolved_attribute.unparsed_identifier), expression
+            yield _last_name(expression.unresolved_attribute.unparsed_identifier), expression, None
         elif kind == "expression_string":
             text = expression.expression_string.expression
             found = _AS.fullmatch(text)
-            yield found[2].lower() if found else _last_name(text), expression
+            yield found[2].lower() if found else _last_name(text), expression, None
+
+
+def _used(message: Any, *, by_place: bool) -> Iterator[tuple[str, bool, bool]]:
+    """Yield the columns that an expression may use, and the aggregates that collect rows into arrays.
+
+    Returns:
+        Name; whether the places of an array's elements count; whether it is such an aggregate.
+    """
+    kind, below = message.DESCRIPTOR.name, by_place
+    if kind == "UnresolvedAttribute":
+        yield from ((name, by_place, False) for name in _names_in(message.unparsed_identifier))
+        return
+    if kind == "ExpressionString":
+        called = {name.lower() for name in _CALLED.findall(message.expression)}
+        is_place = bool(called - _OF_ELEMENTS - _PASSING) or by_place
+        yield from ((name, is_place, True) for name in called & _COLLECTED if not called & _OF_ELEMENTS)
+        yield from ((name, is_place, False) for name in _names_in(message.expression) - called)
+        return
+    if kind in ("UnresolvedFunction", "CallFunction"):
+        name = message.function_name.lower()
+        below = by_place if name in _PASSING else name not in _OF_ELEMENTS
+        if name in _COLLECTED:
+            yield name, by_place, True
+    for field, value in message.ListFields():
+        if field.message_type is None:
+            continue
+        if hasattr(value, "DESCRIPTOR"):
+            yield from _used(value, by_place=below)
+        elif not field.message_type.GetOptions().map_entry:
+            for one in value:
+                yield from _used(one, by_place=below)
 
 
 def _order_dependent(expression: Any) -> str | None:
@@ -152,17 +210,6 @@ def _order_dependent(expression: Any) -> str | None:
             if not all(end.WhichOneof("boundary") == "unbounded" for end in ends):
                 return "a window over rows"
     return None
-
-
-def _columns_in(expression: Any) -> set[str]:
-    """Return the names of all columns that an expression may use."""
-    names: set[str] = set()
-    for part in _parts(expression):
-        if part.DESCRIPTOR.name == "UnresolvedAttribute":
-            names |= _names_in(part.unparsed_identifier)
-        elif part.DESCRIPTOR.name == "ExpressionString":
-            names |= _names_in(part.expression)
-    return names
 
 
 def _names_in(text: str) -> set[str]:

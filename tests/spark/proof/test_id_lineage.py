@@ -75,6 +75,28 @@ UNSTABLE: dict[str, Change] = {
     "a running count": lambda rows: rows.repartition(4).withColumn(
         "id", F.count("*").over(Window.orderBy("k").rowsBetween(Window.unboundedPreceding, 0))
     ),
+    "places in a collected list": lambda rows: (
+        rows.groupBy("k")
+        .agg(F.collect_list("v").alias("all"), F.max("pad"))
+        .select("k", F.posexplode("all").alias("place", "v"))
+        .withColumn("id", F.col("k") * 10_000 + F.col("place"))
+    ),
+    "places in a collected set, kept in a struct": lambda rows: (
+        rows.groupBy("k")
+        .agg(F.collect_set("v").alias("all"))
+        .select("k", F.posexplode("all").alias("place", "v"))
+        .select("v", F.struct("k", "place").alias("s"))
+        .select("v", F.expr("s.k * 10000 + s.place AS id"))
+    ),
+    "array_position": lambda rows: rows.join(rows.groupBy("k").agg(F.collect_list("v").alias("all")), "k").withColumn(
+        "id", F.col("k") * 10_000 + F.array_position("all", F.col("v"))
+    ),
+    "a list of a window": lambda rows: rows.repartition(4).withColumn(
+        "id", F.col("k") * 10_000 + F.array_position(F.collect_list("v").over(Window.partitionBy("k")), F.col("v"))
+    ),
+    "numbered below a window": lambda rows: numbered(rows.repartition(4)).withColumn(
+        "rank", F.rank().over(Window.partitionBy("k").orderBy("v"))
+    ),
     "row_number over rows numbered before": lambda rows: numbered(rows.repartition(4)).withColumn(
         "id", row_number("id")
     ),
@@ -92,6 +114,35 @@ STABLE: dict[str, Change] = {
     "from the data": lambda rows: rows.repartition(4).dropDuplicates(["v"]).withColumnRenamed("v", "id"),
     "from the data through a group": lambda rows: (
         rows.groupBy("k").agg(F.collect_list("v").alias("all")).select("k", F.explode("all").alias("id"))
+    ),
+    "elements of a collected list, in an expression": lambda rows: (
+        rows.groupBy("k")
+        .agg(F.collect_list("v").alias("all"))
+        .select("k", F.posexplode("all").alias("place", "v"))
+        .withColumn("id", F.col("v") * 2)
+    ),
+    "places in a sorted list": lambda rows: (
+        rows.groupBy("k")
+        .agg(F.sort_array(F.collect_list("v")).alias("all"))
+        .select("k", F.posexplode("all").alias("place", "v"))
+        .withColumn("id", F.col("k") * 10_000 + F.col("place"))
+    ),
+    "places in a list that was sorted later": lambda rows: (
+        rows.groupBy("k")
+        .agg(F.collect_list("v").alias("all"))
+        .select("k", F.posexplode(F.sort_array("all")).alias("place", "v"))
+        .withColumn("id", F.col("k") * 10_000 + F.col("place"))
+    ),
+    "places in an array of the data": lambda rows: (
+        rows.repartition(4)
+        .select("v", F.posexplode(F.sequence(F.lit(0), F.col("k"))).alias("place", "n"))
+        .withColumn("id", F.col("v") * 10 + F.col("place"))
+    ),
+    "an aggregate": lambda rows: rows.groupBy("k").agg(F.max("v").alias("id"), F.collect_list("v")),
+    "a column that a window passes on": lambda rows: (
+        rows.repartition(4)
+        .withColumn("rank", F.rank().over(Window.partitionBy("k").orderBy("v")))
+        .withColumnRenamed("v", "id")
     ),
     "from a range": lambda rows: rows.sparkSession.range(COUNT),
     "rand beside": lambda rows: rows.repartition(4).withColumnRenamed("v", "id").withColumn("r", F.rand(3)),
