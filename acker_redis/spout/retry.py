@@ -67,7 +67,8 @@ class RetryPolicy:
             unreachable counts no attempt, and is emitted again with growing delays of up to 30 s. Its message becomes a dead
             letter after this time and `max_attempts` such failures, and only if the same operator or sink has processed a
             row of another message since. In the emission of the first failure is enough, if fewer than 20 messages wait
-            there. Otherwise a run completes all other messages and ends with an error, and a stream goes on waiting. 0: such errors count as any other, as they do for the spouts of topologies.
+            there. Otherwise a run completes all other messages and ends with an error, and a stream goes on waiting. 0: such
+            errors count as any other, as they do for the spouts of topologies.
     """
 
     max_attempts: int = 8
