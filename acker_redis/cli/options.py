@@ -44,14 +44,33 @@ Component = Annotated[str | None, typer.Option("--component", help="Select only 
 Text = Annotated[
     str | None, typer.Option("--text", help="Select only letters with this text in the detail, ignoring case.")
 ]
+
+
+def _time(text: str) -> datetime:
+    """Read a time. One with a zone becomes one of this machine.
+
+    Raises:
+        BadParameter: it is none.
+    """
+    try:
+        time = datetime.fromisoformat(text)
+        return time if time.tzinfo is None else time.astimezone().replace(tzinfo=None)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no time. Use one such as 2026-01-31T20:00:00, or a date.") from None
+
+
 Since = Annotated[
     datetime | None,
     typer.Option(
         "--since",
+        parser=_time,
+        metavar="TIME",
         help="Select only letters written then or later, in this machine's time, such as 2026-01-31T20:00:00.",
     ),
 ]
-Until = Annotated[datetime | None, typer.Option("--until", help="Select only letters written before.")]
+Until = Annotated[
+    datetime | None, typer.Option("--until", parser=_time, metavar="TIME", help="Select only letters written before.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs, one object per line.")]
 
 

@@ -222,7 +222,7 @@ def test_replay_command_counts_letters_and_asks_for_confirmation(url, connect) -
         (("--id", "9"), 1, "0 letters"),
         (("--rate", "0"), 2, "above 0"),
         (("--since", "2026-01-02", "--until", "2026-01-01"), 2, "not before"),
-        (("--since", "yesterday"), 2, "--since"),
+        (("--since", "yesterday"), 2, "such as 2026-01-31T20:00:00"),
     ],
 )
 def test_replay_command_without_match_or_with_bad_options_fails(
