@@ -33,14 +33,15 @@ class Attributes:
     def __init__(self, component: Bolt) -> None:
         """Note the attributes."""
         self._component = component
-        self._turns, self._secs = 0, 0.0
+        self._turns, self._secs, self._compared_at = 0, 0.0, 0.0
         self._before = {} if _is_cache(component) else self._fingerprints()
 
     def changed(self) -> str | None:
         """Return the name of an attribute that has changed; None: none has, or large ones were compared a moment ago."""
+        if _is_cache(self._component):
+            return None
         self._turns += 1
-        is_due = self._turns <= _ALWAYS or self._secs <= _SHARE * (perf_counter() - self._compared_at)
-        if _is_cache(self._component) or not is_due:
+        if self._turns > _ALWAYS and self._secs > _SHARE * (perf_counter() - self._compared_at):
             return None
         now = self._fingerprints()
         return next((name for name in now | self._before if now.get(name) != self._before.get(name)), None)

@@ -91,6 +91,7 @@ def test_only_true_says_that_attributes_are_a_cache() -> None:
     for bolt in (says, keeps):
         vars(bolt)["cache"] = {"a": 1}
     assert [own.changed() for own in owns] == [None, "cache"]
+    assert [owns[0].changed() for _ in range(5)] == [None] * 5, "in any turn"
 
 
 def test_large_attributes_are_compared_as_often_as_they_cost_little(monkeypatch: pytest.MonkeyPatch) -> None:
