@@ -15,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +68,7 @@ class Stage:
 
 @dataclass
 class Gate:
-    """One run of the stages.
+    """One run of the steps.
 
     Attributes:
         folder: temporary folder, below which the run writes everything that isn't in the checkout.
@@ -82,9 +83,12 @@ class Gate:
     summary: str = ""
     _looked_secs: float = 0.0
 
-    def run(self, stages: Sequence[Stage]) -> bool:
-        """Run the stages up to the first red one. Return True if none is."""
-        return all(self._run_stage(stage) for stage in stages)
+    def run(self, steps: "Sequence[Stage | tuple[Stage, ...]]") -> bool:
+        """Run steps up to the first red one. Return True if none is.
+
+        A step is a stage, or several stages that run side by side. These show what they print one after another.
+        """
+        return all(self._run_step((step,) if isinstance(step, Stage) else step) for step in steps)
 
     def report(self) -> None:
         """Print the table of stages, and what passed only alone. The suite's own last line comes last."""
@@ -97,40 +101,53 @@ class Gate:
             print(f"{test}\n    {error}")
         print("\n" + (self.summary or "no test ran"), flush=True)
 
-    def _run_stage(self, stage: Stage) -> bool:
-        say(stage.name)
-        began = time.monotonic()
-        failed: list[dict[str, object]] | None = []
-        for command in stage.commands:
-            if (failed := self._run_command(stage, command)) != []:
-                break
+    def _run_step(self, stages: tuple[Stage, ...]) -> bool:
+        screens = [Screen(is_live=number == 0) for number in range(len(stages))]
+        with ThreadPoolExecutor(len(stages)) as pool:
+            ended = list(pool.map(self._run_stage, stages, screens))
         left = left_over()
-        secs = time.monotonic() - began
-        self.table.append((stage.name, secs, stage.limit_secs))
-        print(f"{stage.name}: {secs:.0f} s", flush=True)
-        for one in left:
-            print(f"red: {stage.name} left a process behind: {one}", flush=True)
-        if failed is None or left:
-            print(f"red: {stage.name}", flush=True)
+        names = " and ".join(one.stage.name for one in ended)
+        for one, screen in zip(ended, screens, strict=True):
+            screen.show()
+            self.table.append((one.stage.name, one.secs, one.stage.limit_secs))
+            self.summary = one.summary or self.summary
+        for process in left:
+            print(f"red: {names} left a process behind: {process}", flush=True)
+        red = [one.stage.name for one in ended if one.failed is None]
+        for name in red or ([names] if left else []):
+            print(f"red: {name}", flush=True)
+        if red or left:
             return False
-        return not failed or self._look_again(stage.name, command.pytest, failed)
+        return all(not one.failed or self._look_again(one.stage.name, one.pytest, one.failed) for one in ended)
 
-    def _run_command(self, stage: Stage, command: Command) -> list[dict[str, object]] | None:
-        """Return the failed tests; None: the command failed otherwise."""
-        file = self.folder / "failures.json"
+    def _run_stage(self, stage: Stage, screen: "Screen") -> "Ended":
+        screen.say(stage.name)
+        began = time.monotonic()
+        for command in stage.commands:
+            failed, summary = self._run_command(stage, command, screen)
+            if failed != []:
+                break
+        secs = time.monotonic() - began
+        screen.print(f"{stage.name}: {secs:.0f} s")
+        return Ended(stage, secs, failed, command.pytest, summary)
+
+    def _run_command(
+        self, stage: Stage, command: Command, screen: "Screen"
+    ) -> tuple[list[dict[str, object]] | None, str]:
+        """Return the failed tests, None if the command failed otherwise, and pytest's last line if it ran tests."""
+        file = self.folder / f"failures-{stage.name.replace(' ', '-')}.json"
         file.unlink(missing_ok=True)
         argv = (*command.argv, f"FAILURES={file}") if command.pytest else command.argv
         for _ in range(command.tries):
-            status, summary = run(argv, PATIENCE * stage.limit_secs)
+            status, summary = run(argv, PATIENCE * stage.limit_secs, screen)
             if status == 0:
                 break
-        if command.pytest:
-            self.summary = summary
+        summary = summary if command.pytest else ""
         if status == 0:
-            return []
+            return [], summary
         if not file.exists():  # no tests, or pytest itself died
-            return None
-        return json.loads(file.read_text(encoding="utf-8")) or None
+            return None, summary
+        return json.loads(file.read_text(encoding="utf-8")) or None, summary
 
     def _look_again(self, name: str, pytest: Sequence[str], failed: Sequence[Mapping[str, object]]) -> bool:
         """Run failed tests once more, alone, if each of them may be."""
@@ -145,7 +162,7 @@ class Gate:
         say(f"second look behind {name}")
         began = time.monotonic()
         tests = dict.fromkeys(str(one["test"]) for one in failed)
-        status, _ = run((*pytest, "-n0", "-m", "", *tests), LOOK_AGAIN_SECS - self._looked_secs)
+        status, _ = run((*pytest, "-n0", "-m", "", *tests), LOOK_AGAIN_SECS - self._looked_secs, Screen(is_live=True))
         left = left_over()
         self._looked_secs += time.monotonic() - began
         if status or left:
@@ -155,12 +172,54 @@ class Gate:
         return True
 
 
+@dataclass(frozen=True)
+class Ended:
+    """A stage that has ended.
+
+    Attributes:
+        stage: the stage.
+        secs: the time that it took.
+        failed: its failed tests; None: it failed otherwise.
+        pytest: command line that runs some of its tests again.
+        summary: pytest's last line, if it ran tests.
+    """
+
+    stage: Stage
+    secs: float
+    failed: list[dict[str, object]] | None
+    pytest: tuple[str, ...]
+    summary: str
+
+
+class Screen:
+    """What a stage prints: at once, or once others have printed theirs."""
+
+    def __init__(self, *, is_live: bool) -> None:
+        self._lines: list[str] | None = None if is_live else []
+
+    def print(self, line: str) -> None:
+        """Print a line."""
+        if self._lines is None:
+            print(line, flush=True)
+        else:
+            self._lines.append(line)
+
+    def say(self, title: str) -> None:
+        """Print the title of a section."""
+        self.print(f"\n{f' {title} ':-^100}")
+
+    def show(self) -> None:
+        """Print what has waited."""
+        if self._lines:
+            print("\n".join(self._lines), flush=True)
+
+
 def say(title: str) -> None:
     """Print the title of a section."""
-    print(f"\n{f' {title} ':-^100}", flush=True)
+    Screen(is_live=True).say(title)
 
 
-def run(argv: Sequence[str], limit_secs: float) -> tuple[int, str]:
+def run(argv: Sequence[str], limit_secs: float, screen: Screen) -> tuple[int, str]:
     """Run a command and show what it prints. Return its exit status, and pytest's last line if it ran tests."""
     summary = ""
     with subprocess.Popen(
@@ -171,7 +230,7 @@ def run(argv: Sequence[str], limit_secs: float) -> tuple[int, str]:
         ending.start()
         assert process.stdout is not None
         for line in process.stdout:
-            print(line, end="", flush=True)
+            screen.print(line.rstrip("\n"))
             summary = line.rstrip() if _SUMMARY.match(line) else summary
         status = process.wait()
         ending.cancel()
@@ -260,7 +319,7 @@ def available_mib() -> int:
     return int(found[1]) // 1024
 
 
-def main(stages: Sequence[Stage]) -> int:
+def main(steps: "Sequence[Stage | tuple[Stage, ...]]") -> int:
     """Run the gate. Return its exit status."""
     adopt()
     folder = Path(tempfile.mkdtemp(prefix="gate-"))
@@ -270,7 +329,7 @@ def main(stages: Sequence[Stage]) -> int:
     memory.start()
     gate = Gate(folder)
     try:
-        is_green = gate.run(stages)
+        is_green = gate.run(steps)
         changed = subprocess.run(
             ["git", "status", "--porcelain"], cwd=ROOT, capture_output=True, text=True, check=False
         ).stdout
@@ -303,17 +362,22 @@ BARE = (
 """Files whose tests behave differently where Redis, Java, LuaJIT and Prometheus are missing."""
 
 STAGES = (
-    Stage("set-up", 180, (Command((".ci/machine",), tries=3), make("setup", tries=3), make("needs", tries=3))),
-    Stage("format, lint, types, prose, docs", 120, (make("lint"),)),
-    Stage(
-        "bare environment",
-        60,
-        (Command((".ci/bare", "make", "test", f"ARGS={' '.join(BARE)}"), pytest=(".ci/bare", *PYTEST)),),
+    Stage("machine", 30, (Command((".ci/machine",), tries=3),)),
+    (
+        Stage("set-up", 150, (make("setup", tries=3), make("needs", tries=3))),
+        Stage("oldest Spark", 180, (make("smoke", pytest=ON_OLDEST),)),
     ),
-    Stage("oldest Spark", 180, (make("smoke", pytest=ON_OLDEST),)),
+    (
+        Stage("format, lint, types, prose, docs", 120, (make("lint"),)),
+        Stage(
+            "bare environment",
+            60,
+            (Command((".ci/bare", "make", "test", f"ARGS={' '.join(BARE)}"), pytest=(".ci/bare", *PYTEST)),),
+        ),
+    ),
     Stage("make test", 540, (make("test", pytest=PYTEST),)),
 )
-"""`make test` is last, so that its own last line is the gate's."""
+"""Side by side are stages that need mostly one core. `make test` is last, so that its own last line is the gate's."""
 
 if __name__ == "__main__":
     sys.exit(main(STAGES))

@@ -152,6 +152,38 @@ def test_gate_is_red(folder: Path, select: str, wanted: str) -> None:
     assert "- next -" not in shown, "a red stage ends the run"
 
 
+def meets(own: str, other: str, then: str = "true") -> str:
+    """A stage that ends once the other one runs."""
+    return f'sh("touch {own}; until test -e {other}; do sleep 0.05; done; echo {own} met {other}; {then}")'
+
+
+def test_stages_run_side_by_side_and_are_shown_one_after_another(folder: Path) -> None:
+    both = f'(Stage("one", 60, ({meets("one", "two")},)), Stage("two", 60, ({meets("two", "one")}, tests("passes"))))'
+    status, shown = run_gate(folder, f"[{both}]")
+    assert status == 0, shown
+    places = [
+        shown.index(text) for text in ("- one -", "one met two", "- two -", "two met one", "1 passed", " stages ")
+    ]
+    assert places == sorted(places)
+    assert [line.split()[0] for line in shown.partition(" stages ")[2].splitlines()[1:4]] == ["one", "two", "second"]
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "wanted"),
+    [
+        ('sh("true")', 'sh("false")', "red: two"),
+        ('sh("false")', 'sh("true")', "red: one"),
+        ('sh("true")', 'tests("compares")', "red: test_some.py::test_compares gets no second look"),
+        ('sh("true")', 'sh("setsid sleep 7655 >/dev/null 2>&1 & true")', "red: one and two left a process behind"),
+    ],
+)
+def test_either_of_two_stages_side_by_side_ends_the_run(folder: Path, one: str, two: str, wanted: str) -> None:
+    both = f'(Stage("one", 60, ({one},)), Stage("two", 60, ({two},)))'
+    status, shown = run_gate(folder, f'[{both}, Stage("next", 60, (sh("true"),))]')
+    assert status == 1 and wanted in shown
+    assert "- next -" not in shown
+
+
 def test_gate_tries_downloads_again(folder: Path) -> None:
     script = "echo x >>tried; test $(wc -l <tried) -eq 3"
     assert run_gate(folder, f'[Stage("set-up", 60, (sh("{script}", 3),))]')[0] == 0
