@@ -310,12 +310,12 @@ class GroupMember:
 
     def _complain(self, error: Any) -> None:
         """Take an error that belongs to no partition. The user's callback hears of it, too."""
-        if (heard := self._settings.get("error_cb")) is not None:
-            heard(error)
         if error.code() == confluent().KafkaError._AUTHENTICATION:  # noqa: SLF001
             self._failed = self._failed or refused(error, self._settings)
         else:
             self._say(error.code(), "brokers not answering error=%s", without_secrets(error.str(), self._settings))
+        if (heard := self._settings.get("error_cb")) is not None:  # last, because it may raise
+            heard(error)
 
     def _say(self, kind: object, line: str, *values: object) -> None:
         now = time.monotonic()

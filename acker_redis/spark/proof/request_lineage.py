@@ -154,6 +154,9 @@ def _named(expressions: Iterable[Any]) -> Iterator[tuple[str, Any, bool | None]]
             has_places, is_generator = function.startswith("posexplode"), "explode" in function
             for number, name in enumerate(expression.alias.name):
                 yield name.lower(), of, (has_places and number == 0) if is_generator else None
+        elif kind == "unresolved_function" and "explode" in expression.unresolved_function.function_name.lower():
+            yield "pos", expression, True  # the names that Spark gives the columns
+            yield "col", expression, False
         elif kind == "unresolved_attribute":  # a field of a struct has the name of the field
             yield _last_name(expression.unresolved_attribute.unparsed_identifier), expression, None
         elif kind == "expression_string":

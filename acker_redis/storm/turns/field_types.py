@@ -24,7 +24,11 @@ def fit(kind: Any) -> Callable[[Any], bool]:
     """
     if types.is_signed_integer(kind):
         end = 1 << (kind.bit_width - 1)
-        return lambda value: (type(value) is int or isinstance(value, np.integer)) and -end <= int(value) < end
+        return lambda value: (
+            -end <= value < end
+            if type(value) is int  # most are, and this is called for each value
+            else isinstance(value, np.integer) and -end <= int(value) < end
+        )
     if kind in _EXACT:
         most = _EXACT[kind]
         return lambda value: (

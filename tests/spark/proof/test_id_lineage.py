@@ -88,6 +88,12 @@ UNSTABLE: dict[str, Change] = {
         .select("v", F.struct("k", "place").alias("s"))
         .select("v", F.expr("s.k * 10000 + s.place AS id"))
     ),
+    "places in a collected list, under Spark's own names": lambda rows: (
+        rows.groupBy("k")
+        .agg(F.collect_list("v").alias("all"))
+        .select("k", F.posexplode("all"))
+        .withColumn("id", F.col("k") * 10_000 + F.col("pos"))
+    ),
     "array_position": lambda rows: rows.join(rows.groupBy("k").agg(F.collect_list("v").alias("all")), "k").withColumn(
         "id", F.col("k") * 10_000 + F.array_position("all", F.col("v"))
     ),
