@@ -1,0 +1,84 @@
+"""Folders in which a file can be created only once, whoever tries."""
+
+import os
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+
+class LogFolder(Protocol):
+    """A folder of small files. Every method raises OSError if the file system fails."""
+
+    def names(self) -> list[str]:
+        """List the files. A folder that doesn't exist has none."""
+
+    def read(self, name: str) -> bytes | None:
+        """Read a file; None: there is none."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create a file, completely or not at all. Return False if it exists, and leave it as it is.
+
+        Raises:
+            OSError: it isn't known whether the file was created. It may still appear.
+        """
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it exists."""
+
+
+class LocalLogFolder:
+    """A folder on a local disk, or on one that is shared and has hard links. A link never replaces a file."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Set the path. The folder is created with its first file."""
+        self.path = Path(path).absolute()
+
+    def names(self) -> list[str]:
+        """List the files."""
+        try:
+            return [entry.name for entry in os.scandir(self.path) if not entry.name.startswith(".")]
+        except FileNotFoundError:
+            return []
+
+    def read(self, name: str) -> bytes | None:
+        """Read a file."""
+        try:
+            return (self.path / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create a file. It is on the disk when this returns."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        draft = self.path / f".{uuid.uuid4().hex}.draft"
+        try:
+            with draft.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(draft, self.path / name)
+        except FileExistsError:
+            return False
+        finally:
+            with suppress(FileNotFoundError):
+                draft.unlink()
+        self._sync()
+        return True
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        (self.path / name).unlink(missing_ok=True)
+
+    def remove_drafts(self) -> None:
+        """Remove what writers have left that died. One that lives writes its draft again."""
+        for draft in self.path.glob(".*.draft"):
+            draft.unlink(missing_ok=True)
+
+    def _sync(self) -> None:
+        """Make names last beyond a loss of power."""
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

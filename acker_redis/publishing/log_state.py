@@ -1,0 +1,156 @@
+"""What a publish log says up to one of its records, and snapshots of that."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+
+from acker_redis.errors import DamagedDataError
+from acker_redis.publishing.messages import Mask, MessageNames, MessageSet, names_of
+from acker_redis.publishing.records import (
+    FORMAT,
+    Accepted,
+    Dead,
+    Epoch,
+    Finished,
+    Owner,
+    Ranges,
+    Record,
+    Reopened,
+    Skipped,
+    json_of_owner,
+    json_of_ranges,
+    owner_of_json,
+    ranges_of_json,
+)
+
+_DEAD_IN_A_LINE = 10_000
+
+
+@dataclass
+class LogState:
+    """What the log says.
+
+    Attributes:
+        number: number of its newest record; 0: it has none.
+        owner: what it belongs to; None: it has no record.
+        run: run that may decide.
+        epoch: number of that run's first record.
+        accepted: messages whose rows are in the tables, or will be once `to_publish` is empty.
+        dead: partition -> number of a dead message -> number of the record that says so.
+        to_publish: numbers of records whose rows aren't known to be published -> the records.
+        to_store: numbers of records whose letters aren't known to be stored -> the records.
+        is_finished: whether every message that the source had was done when its newest run ended.
+    """
+
+    number: int = 0
+    owner: Owner | None = None
+    run: str = ""
+    epoch: int = 0
+    accepted: MessageSet = field(default_factory=MessageSet)
+    dead: dict[str, dict[int, int]] = field(default_factory=dict)
+    to_publish: dict[int, Accepted] = field(default_factory=dict)
+    to_store: dict[int, Dead] = field(default_factory=dict)
+    is_finished: bool = False
+
+    def apply(self, number: int, record: Record) -> None:
+        """Add the next record."""
+        match record.decision:
+            case Epoch(run, owner):
+                self.run, self.owner, self.epoch, self.is_finished = run, owner, number, False
+            case Accepted() as accepted:
+                self.accepted.add(accepted.messages)
+                self.to_publish[number] = accepted
+            case Dead() as dead:
+                for partition, message in zip(dead.partitions, dead.numbers, strict=True):
+                    self.dead.setdefault(partition, {})[message] = number
+                self.to_store[number] = dead
+            case Reopened(_, messages):
+                self._reopen(messages)
+            case Skipped(skipped, sink):
+                self._skip(skipped, sink)
+            case Finished():
+                self.is_finished = True
+        for done in record.published:
+            self.done(done)
+        self.number = number
+
+    def done(self, number: int) -> None:
+        """Note that the rows of a record are published, or its letters are stored."""
+        self.to_publish.pop(number, None)
+        self.to_store.pop(number, None)
+
+    @property
+    def is_settled(self) -> bool:
+        """True if nothing that was decided is left to be done."""
+        return not (self.to_publish or self.to_store)
+
+    def is_dead(self, names: MessageNames) -> Mask:
+        """Return which messages are dead."""
+        found = np.zeros(len(names), np.bool_)
+        for index, partition in enumerate(names.partitions):
+            if dead := self.dead.get(partition):
+                rows = np.flatnonzero(names.partition_of == index)
+                found[rows] = [number in dead for number in names.numbers[rows].tolist()]
+        return found
+
+    def _reopen(self, messages: Ranges) -> None:
+        names = names_of(messages)
+        for index, number in zip(names.partition_of.tolist(), names.numbers.tolist(), strict=True):
+            self.dead.get(names.partitions[index], {}).pop(number, None)
+
+    def _skip(self, number: int, sink: str) -> None:
+        if number in self.to_publish:
+            accepted = self.to_publish[number]
+            left = tuple(staged for staged in accepted.staged if staged.name != sink)
+            self.to_publish[number] = replace(accepted, staged=left)
+
+    def to_bytes(self) -> bytes:
+        """Return a snapshot, as lines of JSON. It leaves out what is left to be done, so there must be nothing."""
+        return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in self._lines())
+
+    def _lines(self) -> Iterator[object]:
+        owner = None if self.owner is None else json_of_owner(self.owner)
+        yield {
+            "format": FORMAT, "number": self.number, "owner": owner, "run": self.run, "epoch": self.epoch,
+            "is_finished": self.is_finished,
+        }  # fmt: skip
+        for partition, ranges in self.accepted.pieces():
+            yield {"accepted": partition, "ranges": json_of_ranges(ranges)}
+        for partition in sorted(self.dead):
+            pairs = sorted(self.dead[partition].items())
+            for at in range(0, len(pairs), _DEAD_IN_A_LINE):
+                yield {"dead": partition, "by_record": pairs[at : at + _DEAD_IN_A_LINE]}
+        yield {"end": self.number}
+
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> Self:
+        """Read a snapshot that `to_bytes` wrote.
+
+        Raises:
+            DamagedDataError: it is none, or of a later format.
+        """
+        try:
+            first, *lines = data.splitlines()
+            return cls._from_lines(json.loads(first), lines)
+        except (ValueError, TypeError, KeyError) as exc:
+            raise DamagedDataError(
+                f"{name} is no snapshot of a publish log that this version can read ({exc!r}). So it isn't known which "
+                "messages' rows are in the tables. Restore the file, or install the version that wrote it."
+            ) from exc
+
+    @classmethod
+    def _from_lines(cls, header: Mapping[str, Any], lines: Sequence[bytes]) -> Self:
+        if header["format"] != FORMAT or not lines or json.loads(lines[-1]) != {"end": header["number"]}:
+            raise ValueError("another format, or an incomplete file")
+        owner = None if header["owner"] is None else owner_of_json(header["owner"])
+        state = cls(header["number"], owner, header["run"], header["epoch"], is_finished=header["is_finished"])
+        for text in lines[:-1]:
+            line = json.loads(text)
+            if "accepted" in line:
+                state.accepted.add({line["accepted"]: ranges_of_json(line["ranges"])})
+            else:
+                state.dead.setdefault(line["dead"], {}).update((int(message), by) for message, by in line["by_record"])
+        return state

@@ -1,0 +1,106 @@
+"""Names of messages that hold for ever: a number, or an offset within a partition."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Self, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from acker_redis.model.arrays import Int64Array
+from acker_redis.publishing.id_ranges import IdRanges, ids_of, ranges_of
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class MessageNames:
+    """Names of some messages.
+
+    Attributes:
+        partitions: names of the partitions. Messages that have an id and no place are all in the partition `""`.
+        partition_of: index into `partitions`, per message.
+        numbers: offset in the partition, or the id, per message.
+    """
+
+    partitions: list[str]
+    partition_of: Int64Array
+    numbers: Int64Array
+
+    @classmethod
+    def of_ids(cls, ids: Int64Array) -> Self:
+        """Return the names of messages that have ids."""
+        return cls([""], np.zeros(len(ids), np.int64), ids)
+
+    @classmethod
+    def one(cls, partition: str, number: int) -> Self:
+        """Return the name of one message."""
+        return cls([partition], np.zeros(1, np.int64), np.array([number], np.int64))
+
+    def only(self, which: Mask) -> Self:
+        """Return the names of some of the messages."""
+        return replace(self, partition_of=self.partition_of[which], numbers=self.numbers[which])
+
+    def ranges(self) -> dict[str, Int64Array]:
+        """Return the ranges of numbers per partition that has any."""
+        return {
+            name: ranges_of(self.numbers[self.partition_of == index])
+            for index, name in enumerate(self.partitions)
+            if (self.partition_of == index).any()
+        }
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return len(self.numbers)
+
+
+class MessageSet:
+    """A growing set of messages."""
+
+    def __init__(self) -> None:
+        """Start with an empty set."""
+        self._of: dict[str, IdRanges] = {}
+
+    def add(self, ranges: Mapping[str, Int64Array]) -> None:
+        """Add ranges of numbers per partition."""
+        for partition, part in ranges.items():
+            self._of.setdefault(partition, IdRanges()).add(part)
+
+    def has(self, names: MessageNames) -> Mask:
+        """Return which messages are in the set."""
+        found = np.zeros(len(names), np.bool_)
+        for index, partition in enumerate(names.partitions):
+            if partition in self._of:
+                rows = np.flatnonzero(names.partition_of == index)
+                found[rows] = self._of[partition].has(names.numbers[rows])
+        return found
+
+    def pieces(self) -> Iterator[tuple[str, Int64Array]]:
+        """Yield partitions with some of their ranges, in order."""
+        for partition in sorted(self._of):
+            for piece in self._of[partition].pieces():
+                yield partition, piece
+
+    def ranges(self) -> dict[str, Int64Array]:
+        """Return the ranges of numbers per partition."""
+        return {partition: self._of[partition].ranges() for partition in sorted(self._of)}
+
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return sum(map(len, self._of.values()))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the ranges take."""
+        return sum(ranges.nbytes for ranges in self._of.values())
+
+
+def names_of(ranges: Mapping[str, Int64Array]) -> MessageNames:
+    """Return the names of all messages in some ranges."""
+    numbers = [ids_of(part) for part in ranges.values()]
+    counts = np.array([len(part) for part in numbers], np.int64)
+    return MessageNames(
+        list(ranges),
+        np.repeat(np.arange(len(counts)), counts),
+        np.concatenate([np.array([], np.int64), *numbers]),
+    )

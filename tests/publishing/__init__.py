@@ -1,0 +1,1 @@
+"""Tests of `acker_redis.publishing`."""

@@ -1,0 +1,168 @@
+"""One log, and what its users are told."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from acker_redis.errors import BadConfigError, DamagedDataError
+from acker_redis.publishing.errors import FencedError, FilesNotMovedError
+from acker_redis.publishing.files import LocalFiles, short_name
+from acker_redis.publishing.log_folder import LocalLogFolder
+from acker_redis.publishing.messages import MessageNames
+from acker_redis.publishing.publish_log import PublishLog
+from acker_redis.publishing.records import Accepted, Dead, Owner, Staged
+from acker_redis.store.dead_letter import DeadLetter
+
+OWNER = Owner("shop", 0, ("order",))
+
+
+def log_in(folder: Path, run: str | None = None) -> PublishLog:
+    log = PublishLog(LocalLogFolder(folder), snapshot_every=4)
+    if run is None:
+        log.read()
+    else:
+        log.begin(run, OWNER)
+    return log
+
+
+def accepted(*ids: int, staged: tuple[Staged, ...] = ()) -> Accepted:
+    return Accepted("run", 1, MessageNames.of_ids(np.array(ids)).ranges(), staged)
+
+
+def dead(*ids: int) -> Dead:
+    return Dead("run", ("",) * len(ids), ids, tuple(DeadLetter(message, "run", 3, "failed") for message in ids))
+
+
+def is_done(log: PublishLog, *ids: int) -> list[bool]:
+    return [bool(done) for done in log.is_done(MessageNames.of_ids(np.array(ids)))]
+
+
+def test_older_run_is_fenced_and_decides_nothing(tmp_path: Path) -> None:
+    older, newer = log_in(tmp_path, "older"), log_in(tmp_path, "newer")
+    for decide in (older.accept, older.accept):
+        with pytest.raises(FencedError, match="newer run"):
+            decide(accepted(1))
+    assert newer.accept(accepted(1)) == 3
+    assert is_done(log_in(tmp_path), 1) == [True]
+
+
+def test_message_is_accepted_or_dead_and_never_both(tmp_path: Path) -> None:
+    log = log_in(tmp_path, "run")
+    assert log.accept(accepted(1, 2)) == 2
+    number, buried = log.bury(dead(2, 3)) or (0, dead())
+    assert (number, buried.numbers, [letter.message_id for letter in buried.letters]) == (3, (3,), [3])
+    assert log.bury(dead(1, 2, 3)) is None
+    assert log.accept(accepted(3, 4)) is None
+    assert is_done(log, 1, 2, 3, 4) == [True, True, True, False]
+
+
+def test_letter_reopens_a_message_that_is_dead_by_its_record(tmp_path: Path) -> None:
+    log = log_in(tmp_path, "run")
+    number, _ = log.bury(dead(3)) or (0, None)
+    assert not log.reopen("run", "", 3, number - 1)
+    assert log.reopen("run", "", 3, number)
+    assert not log.reopen("run", "", 3, number)
+    assert is_done(log, 3) == [False]
+
+
+def test_old_run_leaves_the_letter_of_a_newer_one(tmp_path: Path) -> None:
+    older, newer = log_in(tmp_path, "older"), log_in(tmp_path, "newer")
+    number, _ = newer.bury(dead(3)) or (0, None)
+    with pytest.raises(FencedError):
+        older.reopen("older", "", 3, number)
+
+
+def test_snapshot_replaces_records_once_nothing_is_left_to_do(tmp_path: Path) -> None:
+    log = log_in(tmp_path, "run")
+    for message in range(4):
+        log.accept(accepted(message))
+        log.compact()
+    assert len(list(tmp_path.iterdir())) == 5
+    log.publish(lambda number, staged: None)
+    log.compact()
+    assert [file.name for file in tmp_path.iterdir()] == ["0000000005.snap"]
+    again = log_in(tmp_path, "next")
+    assert (again.state.number, is_done(again, 0, 3, 4)) == (6, [True, True, False])
+
+
+def test_publishing_stops_at_the_first_error_and_goes_on_there(tmp_path: Path) -> None:
+    log = log_in(tmp_path, "run")
+    sinks = tuple(Staged(name, "files", "", "") for name in ("a", "b"))
+    for message in range(3):
+        log.accept(accepted(message, staged=sinks))
+    seen: list[tuple[int, str]] = []
+
+    def publish(number: int, staged: Staged) -> None:
+        seen.append((number, staged.name))
+        if seen == [(2, "a"), (2, "b"), (3, "a")]:
+            raise OSError("the table is away")
+
+    with pytest.raises(OSError, match="away"):
+        log.publish(publish)
+    log.publish(publish)
+    assert seen == [(2, "a"), (2, "b"), (3, "a"), (3, "a"), (3, "b"), (4, "a"), (4, "b")]
+
+
+def test_log_of_something_else_is_refused_before_a_record_is_written(tmp_path: Path) -> None:
+    log_in(tmp_path, "run")
+    with pytest.raises(BadConfigError, match=r"belongs to .*shop"):
+        PublishLog(LocalLogFolder(tmp_path)).begin("other", Owner("shop", 0, ("customer",)))
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_damaged_record_is_named(tmp_path: Path) -> None:
+    log_in(tmp_path, "run")
+    (tmp_path / "0000000002.json").write_text("{")
+    with pytest.raises(DamagedDataError, match=r"0000000002\.json"):
+        log_in(tmp_path, "next")
+
+
+def test_file_is_created_once(tmp_path: Path) -> None:
+    folder = LocalLogFolder(tmp_path / "new")
+    assert folder.names() == []
+    assert (folder.create("a", b"1"), folder.create("a", b"2"), folder.read("a")) == (True, False, b"1")
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["a"]
+
+
+def files_of(tmp_path: Path, *names: str) -> Staged:
+    for name in names:
+        (tmp_path / "stage" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "stage" / name).write_text(name)
+    return Staged("to orders!", "files", str(tmp_path / "table"), str(tmp_path / "stage"), names)
+
+
+def test_files_move_into_the_table_under_names_that_tell_their_record(tmp_path: Path) -> None:
+    log = short_name("logs", "monday")
+    files, staged = LocalFiles(log), files_of(tmp_path, "day=1/part-0.parquet", "part-1.parquet")
+    assert files.newest_number(staged.target) == 0
+    for publisher in (files, files, LocalFiles(log)):
+        publisher.publish(7, staged)
+    moved = {file.relative_to(tmp_path / "table").as_posix() for file in (tmp_path / "table").rglob("*.parquet")}
+    assert moved == {
+        f"day=1/acker-{log}-0000000007-to-orders-part-0.parquet",
+        f"acker-{log}-0000000007-to-orders-part-1.parquet",
+    }
+    assert (files.newest_number(staged.target), LocalFiles(short_name("logs", None)).newest_number(staged.target)) == (
+        7,
+        0,
+    )
+
+
+def test_file_that_is_nowhere_is_an_error_unless_it_is_said_to_have_moved(tmp_path: Path) -> None:
+    log = short_name("logs", "monday")
+    staged = files_of(tmp_path, "a.parquet", "b.parquet")
+    LocalFiles(log).publish(7, staged)
+    LocalFiles(log).place_of(7, staged, "a.parquet").unlink()
+    with pytest.raises(FilesNotMovedError, match=r"a\.parquet is neither in the stage"):
+        LocalFiles(log).publish(7, staged)
+    LocalFiles(log, assume_moved=True).publish(7, staged)
+
+
+def test_file_that_is_in_both_places_is_an_error(tmp_path: Path) -> None:
+    files, staged = LocalFiles(short_name("logs", "monday")), files_of(tmp_path, "a.parquet")
+    files.publish(7, staged)
+    files_of(tmp_path, "a.parquet")
+    with pytest.raises(FilesNotMovedError, match=r"exists, and so does"):
+        LocalFiles(short_name("logs", "monday")).publish(7, staged)
+    assert (tmp_path / "stage" / "a.parquet").exists()
