@@ -374,6 +374,8 @@ STAGES = (
             60,
             (Command((".ci/bare", "make", "test", f"ARGS={' '.join(BARE)}"), pytest=(".ci/bare", *PYTEST)),),
         ),
+        # Else five processes of `make test` compile all tests at a time.
+        Stage("compile tests", 60, (make("test", "ARGS=--collect-only -qq"),)),
     ),
     Stage("make test", 540, (make("test", pytest=PYTEST),)),
 )
