@@ -269,15 +269,10 @@ class TrackedQuery:
     # -- start and end
 
     def _check_number(self, before: int) -> None:
-        """Refuse a parking location that is older than the newest one. If numbers start over, lower that in Redis."""
-        query, app = str(self._store.query), app_of(self._acker)
-        noted, number = app.snapshot_number(query), self._store.number
+        """Refuse a parking location that is older than the newest one. Redis gets the number of another one later."""
+        noted = app_of(self._acker).snapshot_number(str(self._store.query))
         self._store.check_number(noted, before)
         self._noted_number = -1 if noted is None else noted
-        if number < self._noted_number:  # a higher one can wait
-            app.write_snapshot_number(query, number)
-            self._noted_number = number
-        self._store.confirm_number()
 
     def _restore(self, snapshot: Snapshot) -> None:
         options = self._options

@@ -19,6 +19,7 @@ from acker_redis.spark.runs.callbacks import with_retries
 from acker_redis.spark.runs.options import MessageIds, StreamSettings, group_settings, message_ids, run_settings
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.streaming.parking.parking_location import ParkingLocation
+from acker_redis.spark.streaming.parking.schema_changes import is_case_sensitive
 from acker_redis.spark.streaming.query import LOOK_SECS, TrackedQuery
 from acker_redis.spark.streaming.spark_queries import spark_queries
 from acker_redis.spark.streaming.stream_status import StreamStatus, from_json, to_json
@@ -113,9 +114,10 @@ class TrackedBatches:
             kafka: settings of the client that commits, as librdkafka names them; see `run_kafka`. Needs `kafka_group`.
             parked_columns: columns of parked rows that the stream no longer has, and their present names; None in place of a
                 name: their values may be lost. Fields of structs are named by their path, such as `order.price`, and elements
-                of arrays and values of maps are named `element` and `value` in it. Names that parked rows have already are
-                unchanged, so a mapping may stay in the program. None: a missing column ends the query if it has values in
-                parked rows.
+                of arrays and values of maps are named `element` and `value` in it. Names may be passed on, as in
+                `{"a": "b", "b": "c"}`, but not swapped. Names that parked rows have already are unchanged, so a mapping may
+                stay in the program. Dead letters are read by these names, too, except in structs. A letter that would lose a
+                value isn't replayed. None: a missing column ends the query if it has values in parked rows.
 
         Raises:
             BadConfigError: a setting is out of range or of the wrong type; there is no SparkSession; the parking location
@@ -162,7 +164,7 @@ class TrackedBatches:
         self._settings = StreamSettings(
             **vars(settings), ids=checked_ids, max_parked=max_parked, batch_wait_secs=batch_wait_secs,
             kafka_group=group_settings("TrackedBatches", kafka_group, kafka, checked_ids),
-            parked_columns=_column_names(parked_columns),
+            parked_columns=_column_names(parked_columns, spark),
             on_messages_done=None if on_messages_done is None else with_retries(on_messages_done, "on_messages_done"),
         )  # fmt: skip
         self._queries = spark_queries(spark, checkpoint_location)
@@ -368,11 +370,12 @@ class TrackedBatches:
                 return
 
 
-def _column_names(parked_columns: object) -> dict[str, str | None]:
+def _column_names(parked_columns: object, spark: SparkSession) -> dict[str, str | None]:
     """Check the names of columns of parked rows.
 
     Raises:
-        BadConfigError: they are not a mapping of names to names or None, or two have the same present name.
+        BadConfigError: they are not a mapping of names to names or None, two have the same present name, or names are
+            swapped.
     """
     names = {} if parked_columns is None else parked_columns
     is_valid = isinstance(names, Mapping) and all(
@@ -389,6 +392,19 @@ def _column_names(parked_columns: object) -> dict[str, str | None]:
             f"TrackedBatches: parked_columns={parked_columns!r} gives one name to several columns. Only one of them can have "
             "it. Use distinct names."
         )
+    spelled = (lambda name: name) if not names or is_case_sensitive(spark) else str.lower
+    following = {spelled(old): spelled(new) for old, new in names.items() if new is not None}
+    for old in following:
+        new, seen = following[old], {old}
+        while new in following and new not in seen:
+            seen.add(new)
+            new = following[new]
+        if new == old and len(seen) > 1:
+            raise BadConfigError(
+                f"TrackedBatches: parked_columns={parked_columns!r} swaps names. Rows of before and after that look alike, so "
+                "values could get into wrong columns. Start the previous version of the program and drain() it first, or "
+                "rename a column to a new name instead."
+            )
     return dict(names)
 
 

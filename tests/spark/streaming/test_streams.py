@@ -437,6 +437,15 @@ def test_parked_columns_that_are_no_mapping_are_refused(acker: Acker, tmp_path: 
         handler_of(acker, tmp_path, parked_columns={"v": "text", "w": "text"})
 
 
+@pytest.mark.parametrize("swapped", [{"a": "b", "b": "a"}, {"x": "a", "a": "B", "b": "c", "c": "A"}])
+def test_parked_columns_that_swap_names_are_refused(
+    acker: Acker, tmp_path: Path, spark: Any, swapped: dict[str, str | None]
+) -> None:
+    with pytest.raises(BadConfigError, match=r"swaps names\..*drain"):
+        handler_of(acker, tmp_path, parked_columns=swapped)
+    handler_of(acker, tmp_path, parked_columns={"a": "b", "b": "c", "v": "V"}).close()
+
+
 def test_parked_messages_wait_for_new_columns_of_a_silent_source(
     spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -649,6 +658,40 @@ def test_dead_letters_replayed_from_payload_are_then_removed(spark: Any, acker: 
     wanted = table.filter(pa.compute.not_equal(table["id"], 8))
     assert found.select(table.column_names).cast(table.schema).to_pylist() == wanted.to_pylist()
     assert handler.status().parked == {}
+
+
+def test_letter_of_before_a_renaming_is_replayed_with_its_values_or_stays(
+    spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else its message would be acked with nulls, and the letter with the only copy of the values would be deleted."""
+    old, new = "id bigint, v string, `n.x` int, text string", "id bigint, text string, `n.x` int, body string, more int"
+    ids = pa.array([7, 17], pa.int64())
+    given: dict[str, Any] = {"retry": RetryPolicy(max_attempts=1), "dead_letter_bytes": 1000}
+    give(tmp_path, pa.table({
+        "id": ids, "v": ["a", "b"], "n.x": pa.array([1, None], pa.int32()), "text": ["é", "f"],
+    }))  # fmt: skip
+    with handler_of(acker, tmp_path, **given) as handler:
+        start(spark, tmp_path, handler, old).awaitTermination()
+    give(tmp_path, pa.table({"id": pa.array([27], pa.int64()), "text": ["c"], "body": ["g"]}))
+    with handler_of(acker, tmp_path, **given) as handler:
+        start(spark, tmp_path, handler, new).awaitTermination()
+        assert acker.dead_letters.replay() == 3
+        handler.drain(180)
+    assert "'v' would be lost" in caplog.text
+    assert {7, 17} <= {letter.message_id for letter in acker.dead_letters.read()}
+
+    names: dict[str, str | None] = {"v": "text", "text": "body"}
+    with handler_of(acker, tmp_path, partial(plain, tmp_path), parked_columns=names, **given) as handler:
+        assert acker.dead_letters.replay() == 3
+        assert handler.drain(180).counts.acked == 3
+    assert acker.dead_letters.count() == 0
+    tables = [pq.read_table(path) for path in (tmp_path / "out").glob("*.parquet")]
+    found = pa.concat_tables(table for table in tables if table.num_rows).sort_by("id")
+    assert [tuple(row.values()) for row in found.select(["id", "text", "n.x", "body", "more"]).to_pylist()] == [
+        (7, "a", 1, "é", None),
+        (17, "b", None, "f", None),
+        (27, "c", None, "g", None),
+    ]
 
 
 def test_completed_offsets_stop_at_the_first_undone_message(spark: Any, acker: Acker, tmp_path: Path) -> None:

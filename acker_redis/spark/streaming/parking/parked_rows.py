@@ -1,12 +1,14 @@
 """DataFrames of messages that are not done, from the micro-batch's frame and from parked bytes."""
 
+import json
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
@@ -18,6 +20,7 @@ from pyspark.sql.types import (
     IntegralType,
     MapType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -31,13 +34,15 @@ from acker_redis.spark import checks, sql
 from acker_redis.spark.emission.messages import PAYLOAD, Places, among, as_json, from_json, id_of, read_places
 from acker_redis.spark.emission.place_columns import place_columns
 from acker_redis.spark.streaming.parking.parked_messages import ParkedMessages
-from acker_redis.spark.streaming.parking.schema_changes import SchemaChange
+from acker_redis.spark.streaming.parking.schema_changes import SchemaChange, is_case_sensitive
 from acker_redis.spark.streaming.parking.snapshot import ParkedRow, Snapshot
 from acker_redis.spark.worker import row_codec
 from acker_redis.spout.in_flight import Emission
 from acker_redis.store.dead_letter import DeadLetter
 
 log = logging.getLogger("acker_redis.spark")
+
+_KEYS, _ROW = "_acker_keys", "_acker_row"
 
 _PLAIN = (BooleanType, IntegralType, StringType, BinaryType, DateType, TimestampType, TimestampNTZType, DecimalType)
 """Types whose Arrow arrays Spark keeps unchanged. Rows with others go through a Python worker, which keeps every bit."""
@@ -107,8 +112,7 @@ class ParkedRows:
             self._check_column(column)
         frame = _nullable(frame, column)
         if self.schema is not None and self.schema != frame.schema:
-            is_case_sensitive = frame.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
-            change = SchemaChange(is_case_sensitive, self._names)
+            change = SchemaChange(is_case_sensitive(frame.sparkSession), self._names)
             converter = change.converter(self.schema, frame.schema)
             if converter is not None:
                 self.messages.refit(lambda data: row_codec.refit(data, converter), change.check_lost)
@@ -214,21 +218,39 @@ class ParkedRows:
             message for message, row in back if message in rows and row_codec.are_equal(row.data, rows[message].data)
         }
 
-    def _from_letters(self, payloads: Sequence[bytes | None]) -> list[tuple[int, ParkedRow]]:
-        """Read rows from the payloads of letters, each with its message id."""
+    def _from_letters(
+        self, payloads: Sequence[bytes | None], keys: Sequence[list[str | None]] = ()
+    ) -> list[tuple[int, ParkedRow]]:
+        """Read rows from the payloads of letters, each with its message id.
+
+        Args:
+            payloads: rows as JSON.
+            keys: keys from which the columns are read, by letter; see `SchemaChange.letter_keys`. Empty: their names.
+        """
         if self._spark is None or self.schema is None:
             raise AssertionError("no rows")
-        table = pa.table({PAYLOAD: pa.array([payload or b"" for payload in payloads], pa.binary())})
-        structs = self._spark.createDataFrame(table).select(from_json(PAYLOAD, self.schema).alias(PAYLOAD))
-        with_ids = structs.select(f"{PAYLOAD}.*").select("*", id_of(self.column).alias(PAYLOAD))
-        return self._packed(with_ids.where(F.col(PAYLOAD).isNotNull()), self.schema.names)
+        schema, table = self.schema, pa.table({PAYLOAD: pa.array([one or b"" for one in payloads], pa.binary())})
+        others = [
+            {key for key in found if key not in (None, name)} for name, *found in zip(schema.names, *keys, strict=True)
+        ]
+        if any(others):
+            table = table.append_column(_KEYS, pa.array(keys, pa.list_(pa.string())))
+            structs = self._spark.createDataFrame(table).select("*", from_json(PAYLOAD, schema).alias(_ROW))
+            rows = structs.select(*(_of_keys(at, schema, of_column) for at, of_column in enumerate(others)))
+        else:
+            structs = self._spark.createDataFrame(table).select(from_json(PAYLOAD, schema).alias(PAYLOAD))
+            rows = structs.select(f"{PAYLOAD}.*")
+        with_ids = rows.select("*", id_of(self.column).alias(PAYLOAD))
+        return self._packed(with_ids.where(F.col(PAYLOAD).isNotNull()), schema.names)
 
     def load_replays(self, letters: list[DeadLetter]) -> list[int] | None:
         """Load replays for `dead_letter_replay.ReplayLoader`, from the letters' JSON."""
         if self._spark is None or self.schema is None:
             return None
         try:
-            rows = self._from_letters([letter.payload for letter in letters])
+            keys = self._keys_of(letters, SchemaChange(is_case_sensitive(self._spark), self._names), self.schema)
+            letters = [letter for letter in letters if letter.message_id in keys]
+            rows = self._from_letters([letter.payload for letter in letters], list(keys.values())) if keys else []
         except Exception as exc:
             if (interrupt := interrupt_behind(exc)) is not None:
                 raise interrupt from None
@@ -238,6 +260,28 @@ class ParkedRows:
         loaded = {message: row for message, row in rows if message in wanted}
         self.messages.park_replayed(loaded)
         return list(loaded)
+
+    def _keys_of(
+        self, letters: list[DeadLetter], change: SchemaChange, schema: StructType
+    ) -> dict[int, list[str | None]]:
+        """Find the keys of the columns in each letter's JSON, in the letters' order; none if the letter would lose a value."""
+        keys: dict[int, list[str | None]] = {}
+        refused: defaultdict[str, list[str]] = defaultdict(list)
+        for letter in letters:
+            try:
+                row = json.loads(letter.payload or b"")
+                if isinstance(row, dict):
+                    keys[letter.message_id] = change.letter_keys(row, schema)
+            except BadConfigError as exc:
+                refused[str(exc)].append(letter.entry_id)
+            except (ValueError, RecursionError):  # not written by `as_json`
+                continue
+        for problem, entry_ids in refused.items():
+            log.warning(
+                "dead letters not replayed, they stay count=%d entry_ids=%s problem=%s", len(entry_ids),
+                ",".join(entry_ids[:10]), problem,
+            )  # fmt: skip
+        return keys
 
     def use_session(self, spark: SparkSession, column: str) -> None:
         """Set the session for frames until the first micro-batch.
@@ -298,6 +342,15 @@ class ParkedRows:
                 f"{len(self.messages)} parked messages have their ids in column {self.column!r}, but the stream now has them "
                 f"in {column!r}. Start the previous version of the program and drain() it first."
             )
+
+
+def _of_keys(at: int, schema: StructType, others: set[str | None]) -> Column:
+    """Build the column at a place of `schema` from JSON whose letter names its key: that of the column, or another one."""
+    name, kind = schema.names[at], schema[at].dataType
+    values = {one: from_json(PAYLOAD, StructType([StructField(one, kind)])).getField(one) for one in others if one}
+    values[name] = F.col(_ROW).getField(name)
+    key = F.element_at(_KEYS, at + 1)
+    return F.coalesce(*(F.when(key == one, value) for one, value in values.items())).alias(name)
 
 
 def _is_read_from_json(kind: DataType) -> bool:

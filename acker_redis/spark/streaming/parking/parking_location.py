@@ -3,11 +3,12 @@
 `query.json` names the query that owns the folder and the newest snapshot, so that a missing one is noticed. A snapshot is a
 Parquet file `<batch>-<number>.parquet` with all messages that were parked when that micro-batch ended, or later. It counts
 once Spark has committed the batch. If Spark runs a batch again, the source still has all of it, so the latest snapshot of an
-earlier batch has the parked messages. Numbers count the snapshots of a folder from 0.
+earlier batch has the parked messages. Numbers count the snapshots of a query from 0.
 
 The number of the newest snapshot also stands in Redis, per query, so that a folder that was restored from an older copy is
-noticed. Numbers start over in a folder that the product creates again, and in an empty one with the file `start_empty`.
-`query.json` says so until the next start has read it.
+noticed. Therefore numbers never go back. In an empty folder with the file `start_empty` they continue above the one in Redis,
+and in one that the product creates again above the one that it knows. `first` in `query.json` is the first number of such a
+folder.
 
 The folder keeps the snapshots that count for the next micro-batch and for the one before it. If a checkpoint is set back
 further, the messages parked at that time are unknown, unless the very first snapshot still exists.
@@ -44,12 +45,15 @@ _WITHOUT_THEM = (
     f"{START_EMPTY}."
 )
 
+_RESET_STEP = 1000
+"""Distance of the first number after a reset from the one in Redis, which may have missed some before."""
+
 _MAX_IDS_NAMED = 5
 """Most message ids that an error lists."""
 
 
 class SnapshotId(NamedTuple):
-    """Identity of a snapshot: its micro-batch, and its number within the folder."""
+    """Identity of a snapshot: its micro-batch, and its number."""
 
     batch_id: int
     number: int
@@ -118,7 +122,10 @@ class ParkingLocation:
         self.query: str | None = None
         self.checkpoint = ""
         self._path, self._app = path, app
-        self._number = -1  # of the last snapshot, as far as this process knows
+        self._first = 0  # number of the first snapshot of this folder
+        self._number = (
+            -1
+        )  # of the last snapshot, as far as this process knows; without one, the number before the first
         self._newest: SnapshotId | None = None
         self._is_reset = False
         self._kafka_files: dict[str, bytes] = {}  # as far as this process has read or written them
@@ -140,11 +147,13 @@ class ParkingLocation:
 
     @property
     def number(self) -> int:
-        """Number of the newest snapshot, once saving has started; -1: there is none."""
+        """Number of the newest snapshot, once saving has started; without one, the number before the first."""
         return self._number
 
     def check_number(self, noted: int | None, before: int) -> None:
         """Compare the newest snapshot with the number that Redis has noted, once saving has started.
+
+        After a reset, numbers continue above it, so that each copy from before the reset counts as older.
 
         Args:
             noted: number in Redis; None: unknown.
@@ -152,21 +161,20 @@ class ParkingLocation:
 
         Raises:
             BadConfigError: the folder is older than another one that this query had.
-        """
-        if noted is not None and self._number < noted and before > 0 and not self._is_reset:
-            has = f"its newest snapshot is number {self._number}" if self._number >= 0 else "it has no snapshot"
-            raise BadConfigError(
-                f"parking_location={self._path!r} is an older copy: {has}, but number {noted} was saved. Messages parked "
-                "since would be lost. Restore the newest copy of the folder. If the checkpoint is a copy of the same time, "
-                f"nothing is missing: run redis-cli HDEL '{keys.snapshots(self._app)}' {self.query}. {_WITHOUT_THEM}"
-            )
-
-    def confirm_number(self) -> None:
-        """Note that Redis has the number, so that the folder counts as older from now on if its number is lower.
-
-        Raises:
             ParkingOutageError: the folder is not writable.
         """
+        if noted is not None and self._number < noted:
+            if before > 0 and not self._is_reset:
+                has = f"its newest snapshot is number {self._number}" if self.has_snapshots else "it has no snapshot"
+                raise BadConfigError(
+                    f"parking_location={self._path!r} is an older copy: {has}, but number {noted} was saved. Messages parked "
+                    "since would be lost. Restore the newest copy of the folder. If the checkpoint is a copy of the same "
+                    f"time, nothing is missing: run redis-cli HDEL '{keys.snapshots(self._app)}' {self.query}. "
+                    f"{_WITHOUT_THEM}"
+                )
+            self._first = noted + _RESET_STEP
+            self._number = self._first - 1
+            self._is_reset = True
         if self._is_reset:
             self._is_reset = False
             self._write_owner(str(self.query), self.checkpoint, self._newest)
@@ -268,14 +276,14 @@ class ParkingLocation:
                 f"from a copy. {_WITHOUT_THEM}"
             )
         counted = _last_of(snapshot_ids, before - 1)
-        if counted is None and min((snapshot_id.number for snapshot_id in snapshot_ids), default=0) > 0:
+        if counted is None and min((snapshot_id.number for snapshot_id in snapshot_ids), default=0) > self._first:
             self._refuse_to_go_back(snapshot_ids, before)
         return None if counted is None else self._snapshot(counted)
 
     def start_saving(self, before: int) -> bool:
         """Start saving here. Return True if later snapshots exist, which would count unless a new one is saved."""
         snapshot_ids = self._snapshot_ids()
-        self._number = max((snapshot_id.number for snapshot_id in snapshot_ids), default=-1)
+        self._number = max([self._first - 1, *(snapshot_id.number for snapshot_id in snapshot_ids)])
         return any(snapshot_id.batch_id >= before for snapshot_id in snapshot_ids)
 
     def topic_ids(self) -> dict[str, str]:
@@ -375,10 +383,10 @@ class ParkingLocation:
         """Save the snapshot for the uncommitted batch. Spark runs it again, so its messages are parked twice at worst."""
         for name, data in self._kafka_files.items():
             self._write(name, data)
-        is_first = committed == -1
-        self._is_reset = True
-        snapshot_id = SnapshotId(0, 0) if is_first or committed is None else SnapshotId(committed, self._number + 1)
-        self._keep(snapshot_id, snapshot)
+        number = self._number + 1
+        if committed is None or committed < 0:  # nothing was parked before, so no earlier snapshot is missing
+            self._first = number
+        self._keep(SnapshotId(max(committed or 0, 0), number), snapshot)
         raise ParkingLocationDeletedError(
             f"parking_location={self._path!r} was deleted while the query ran. It was recreated with all {len(snapshot)} "
             "parked messages, so nothing is lost. Find out what deleted it, and restart the query."
@@ -394,6 +402,7 @@ class ParkingLocation:
         owner = {
             "format": FORMAT, "version": VERSION, "app": self._app, "query": query, "checkpoint": checkpoint,
             "newest": None if newest is None else _file_name(newest),
+            **({"first": self._first} if self._first else {}),
             **({"reset": True} if self._is_reset else {}),
         }  # fmt: skip
         self._write(_OWNER_FILE, json.dumps(owner).encode())
@@ -430,7 +439,7 @@ class ParkingLocation:
             self.query, self.checkpoint = owner["query"], owner["checkpoint"]
             newest = owner["newest"] if version == VERSION else None
             self._newest = None if newest is None else _parse_file_name(newest)
-            self._is_reset = owner.get("reset") is True
+            self._first, self._is_reset = int(owner.get("first", 0)), owner.get("reset") is True
         except (ValueError, KeyError, TypeError) as exc:
             raise BadConfigError(
                 f"parking_location={self._path!r} has a {_OWNER_FILE} that is damaged or from another program. {remedy}"

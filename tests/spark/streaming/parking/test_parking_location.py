@@ -3,28 +3,19 @@
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
-from pyspark.sql.types import StructType
 
 from acker_redis import Acker, BadConfigError, RetryPolicy, ServerOutOfMemoryError
 from acker_redis.acker import app_of
 from acker_redis.spark import Tracker
-from acker_redis.spark.streaming.parking.parking_location import (
-    ParkingLocation,
-    ParkingLocationDeletedError,
-    ParkingOutageError,
-)
-from acker_redis.spark.streaming.parking.snapshot import Snapshot
-from acker_redis.spout.in_flight import Attempts
+from acker_redis.spark.streaming.parking.parking_location import ParkingLocation, ParkingOutageError
 from acker_redis.testing import wait_until
 from tests.spark.streaming.test_streams import (
     CONFIG,
@@ -233,6 +224,8 @@ def test_emptied_parking_is_refused_until_the_user_starts_empty(spark: Any, acke
     for first in (0, 10):
         give(tmp_path, [first + 1, first + 7])
         go_on(spark, acker, tmp_path)
+    shutil.copytree(tmp_path / "parked", tmp_path / "copy")
+    before = number_in_redis(acker, tmp_path)
     for path in (tmp_path / "parked").iterdir():
         path.unlink()
     give(tmp_path, [27])
@@ -243,10 +236,18 @@ def test_emptied_parking_is_refused_until_the_user_starts_empty(spark: Any, acke
     go_on(spark, acker, tmp_path)
     assert parked(tmp_path) == [27]
     assert not (tmp_path / "parked" / "start_empty").exists()
-    assert number_in_redis(acker, tmp_path) == 0
+    after = number_in_redis(acker, tmp_path)
+    assert before is not None and after is not None and after > before
     give(tmp_path, [37])
     go_on(spark, acker, tmp_path)
     assert parked(tmp_path) == [27, 37]
+    shutil.rmtree(tmp_path / "parked")
+    (tmp_path / "copy").rename(tmp_path / "parked")
+    give(tmp_path, [2])
+    with pytest.raises(
+        StreamingQueryException, match=rf"is an older copy: its newest snapshot is number {before}, but"
+    ):
+        go_on(spark, acker, tmp_path)
 
 
 def test_parking_restored_from_an_older_copy_is_refused(spark: Any, acker: Acker, tmp_path: Path) -> None:
@@ -327,27 +328,6 @@ def test_unwritable_snapshot_number_delays_no_commit(
 
 def raise_full(*_: object) -> None:
     raise ServerOutOfMemoryError("full")
-
-
-def test_recreated_parking_counts_although_its_number_is_lower(spark: Any, acker: Acker, tmp_path: Path) -> None:
-    """Redis isn't told when the folder is created again, for it may be away."""
-    folder = str(tmp_path / "parked")
-    (tmp_path / "checkpoint" / "commits").mkdir(parents=True)
-    store = ParkingLocation(folder, "streams")
-    store.claim("q", str(tmp_path / "checkpoint"), 0)
-    store.start_saving(0)
-    snapshot = Snapshot(Attempts.first(np.array([], np.int64)), np.array([]), [], [], [], StructType(), "id")
-    for _ in range(3):
-        store.save(0, snapshot, -1)
-    shutil.rmtree(folder)
-    with pytest.raises(ParkingLocationDeletedError):
-        store.save(0, snapshot, -1)
-    for is_refused in (False, True):  # the first start takes the number over
-        store = ParkingLocation(folder, "streams")
-        store.start_saving(1)
-        with pytest.raises(BadConfigError, match="is an older copy") if is_refused else nullcontext():
-            store.check_number(2, 1)
-        store.confirm_number()
 
 
 def fill(folder: Path, name: str) -> Path:

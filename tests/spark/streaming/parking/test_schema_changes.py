@@ -112,6 +112,24 @@ def test_values_of_columns_that_are_gone_are_counted_as_lost(
          {"o": {"v": "x"}}, {"order": {"text": "x"}}),
         (of(s=ArrayType(of(v=INT))), of(s=ArrayType(of(w=INT))), {"s.element.v": "s.element.w"},
          {"s": [{"v": 1}, None]}, {"s": [{"w": 1}, None]}),
+        # names that are passed on, or given twice
+        (of(a=INT, b=INT), of(b=INT, c=INT), {"a": "b", "b": "c"}, {"a": 1, "b": 2}, {"b": 1, "c": 2}),
+        (of(A=INT, B=INT), of(b=INT, C=INT), {"a": "B", "b": "c"}, {"A": 1, "B": 2}, {"b": 1, "C": 2}),
+        (of(a=INT, b=INT, c=INT), of(b=INT, c=INT, d=INT), {"b": "c", "c": "d", "a": "b"},
+         {"a": 1, "b": 2, "c": 3}, {"b": 1, "c": 2, "d": 3}),
+        (of(a=INT, b=INT), of(b=INT), {"a": "b", "b": None}, {"a": 1, "b": 2}, {"b": 1}),
+        (of(v=TEXT), of(body=TEXT), {"v": "text", "text": "body"}, {"v": "x"}, {"body": "x"}),
+        (of(text=TEXT), of(body=TEXT), {"v": "text", "text": "body"}, {"text": "x"}, {"body": "x"}),
+        (of(v=TEXT, a=INT), of(a=INT), {"v": "text", "text": None}, {"v": "x", "a": 1}, {"a": 1}),
+        (of(s=of(a=INT, b=INT)), of(t=of(b=INT, c=INT)), {"s": "t", "s.a": "t.b", "s.b": "t.c"},
+         {"s": {"a": 1, "b": 2}}, {"t": {"b": 1, "c": 2}}),
+        # and rows of after the change
+        (of(b=INT, c=INT), of(b=INT, c=INT, d=INT), {"a": "b", "b": "c"}, {"b": 1, "c": 2}, {"b": 1, "c": 2, "d": None}),
+        (of(b=INT), of(b=INT, d=INT), {"a": "b", "b": None}, {"b": 1}, {"b": 1, "d": None}),
+        (of(a=INT, b=INT), of(a=INT, b=INT, d=INT), {"x": "a", "a": "b", "b": None},
+         {"a": 1, "b": 2}, {"a": 1, "b": 2, "d": None}),
+        (of(x=INT, a=INT, b=INT), of(a=INT, b=INT), {"x": "a", "a": "b", "b": None},
+         {"x": 1, "a": 2, "b": 3}, {"a": 1, "b": 2}),
     ],
 )  # fmt: skip
 def test_renamed_columns_keep_their_values(
@@ -125,8 +143,85 @@ def test_renamed_columns_keep_their_values(
 def test_mapping_to_a_column_that_is_not_there_saves_no_value() -> None:
     change = SchemaChange(case_sensitive=False, names={"v": "text"})
     refitted(of(v=TEXT, a=INT), of(a=INT), {"v": "x", "a": 1}, change=change)
-    with pytest.raises(BadConfigError, match=r"1 values in column 'v', which the stream has no more.*\{'v': None\}"):
+    told = (
+        r"1 values in column 'v', which the stream has no more.*gives 'text' as its present name, but that isn't a "
+        r"column of the stream.*\{'v': None\}"
+    )
+    with pytest.raises(BadConfigError, match=told) as caught:
         change.check_lost()
+    assert "'v': 'text'" not in str(caught.value) and "NEW_NAME" not in str(caught.value)
+
+
+def test_mapping_to_a_name_that_parked_rows_have_saves_no_value() -> None:
+    change = SchemaChange(case_sensitive=False, names={"v": "text"})
+    assert refitted(of(v=TEXT, text=TEXT), of(text=TEXT), {"v": "x", "text": "y"}, change=change) == {"text": "y"}
+    with pytest.raises(BadConfigError, match=r"column 'v'.*the rows have a column of that name, too.*\{'v': None\}"):
+        change.check_lost()
+
+
+SHIFT: dict[str, str | None] = {"a": "b", "b": "c"}
+
+
+@pytest.mark.parametrize(
+    ("letter", "new", "names", "keys"),
+    [
+        ({"text": "x"}, of(text=TEXT, n=INT), {}, ["text", None]),
+        ({"Text": "x"}, of(text=TEXT), {}, ["Text"]),
+        ({"v": "x"}, of(text=TEXT), {"v": "text"}, ["v"]),
+        ({"text": "x"}, of(text=TEXT), {"v": "text"}, ["text"]),
+        ({"v": "x"}, of(body=TEXT), {"v": "text", "text": "body"}, ["v"]),
+        ({"v": "x", "n": 1}, of(n=INT), {"v": None}, ["n"]),
+        ({"v": None, "n": 1}, of(n=INT), {}, ["n"]),
+        ({"a": 1, "b": 2}, of(b=INT, c=INT), SHIFT, ["a", "b"]),
+        ({"a": 1}, of(b=INT, c=INT), SHIFT, ["a", None]),
+        ({"b": 1, "c": 2}, of(b=INT, c=INT), SHIFT, ["b", "c"]),
+        ({"a": 1, "b": 2}, of(b=INT), {"a": "b", "b": None}, ["a"]),
+        ({"o": {"n": 1, "v": "x"}}, of(order=of(n=INT)), {"o": "order", "o.v": None}, ["o"]),
+        ({"m": {"k": [{"n": 1}, None]}}, of(m=MapType(TEXT, ArrayType(of(n=INT, v=TEXT)))), {}, ["m"]),
+    ],
+)
+def test_letter_is_read_by_the_names_of_its_columns(
+    letter: dict[str, object], new: StructType, names: dict[str, str | None], keys: list[str | None]
+) -> None:
+    assert SchemaChange(case_sensitive=False, names=names).letter_keys(letter, new) == keys
+
+
+@pytest.mark.parametrize(
+    ("letter", "new", "names", "told"),
+    [
+        ({"v": "x"}, of(text=TEXT), {}, r"'v' would be lost.*\{'v': 'NEW_NAME'\}"),
+        ({"v": "x"}, of(body=TEXT), {"v": "text"}, "'v' would be lost.*gives 'text'.*isn't a column of the stream"),
+        ({"s": {"v": 1}}, of(s=of(w=INT)), {}, r"'s\.v' would be lost"),
+        ({"s": {"v": 1}}, of(s=of(w=INT)), {"s.v": "s.w"}, r"'s\.v' would be lost, because renamed fields"),
+        ({"s": {"W": 1}}, of(s=of(w=INT)), {}, r"'s\.W' would be lost, because renamed fields"),
+        (
+            {"m": {"k": [{"v": 1}]}},
+            of(m=MapType(TEXT, ArrayType(of(w=INT)))),
+            {},
+            r"'m\.value\.element\.v' would be lost",
+        ),
+        ({"ab": 1, "AB": 2}, of(Ab=INT), {}, "differ only in case"),
+        # with a null in `a` it is of before the change, and with one in `c` of after it
+        ({"b": 1}, of(b=INT, c=INT), SHIFT, "known whether the value in column 'b' is of before or after.*without 'b'"),
+        ({"b": 1}, of(b=INT), {"a": "b", "b": None}, "known whether the value in column 'b' is of before or after"),
+        (
+            {"v": "x"},
+            of(v=TEXT, text=TEXT),
+            {"v": "text"},
+            "known whether the value in column 'v' is of before or after",
+        ),
+    ],
+)
+def test_letter_that_would_lose_a_value_is_refused(
+    letter: dict[str, object], new: StructType, names: dict[str, str | None], told: str
+) -> None:
+    with pytest.raises(BadConfigError, match=told):
+        SchemaChange(case_sensitive=False, names=names).letter_keys(letter, new)
+
+
+def test_letter_with_a_column_in_another_case_is_refused_if_case_sensitive() -> None:
+    with pytest.raises(BadConfigError, match="'Text' would be lost"):
+        SchemaChange(case_sensitive=True).letter_keys({"Text": "x"}, of(text=TEXT))
 
 
 def nested(nullable: bool) -> list[StructType]:
