@@ -233,7 +233,7 @@ class _Guard:
             self._partitioned_by = arguments.get("cols")
         elif method in ("option", "options"):
             pairs = {arguments["key"]: arguments["value"]} if method == "option" else arguments.get("options", {})
-            self._options |= {key: str(value) for key, value in pairs.items()}
+            self._options = _with_options(self._options, pairs)
         self._writes.note(method, arguments)
 
     def _check(self, method: str, arguments: dict[str, Any]) -> None:
@@ -252,7 +252,7 @@ class _Guard:
             self._writes.check_mode(self._mode_of(method, arguments))
             self._check_overwrite(method, arguments)
             source = method if method == "jdbc" else arguments.get("format") or self._source
-            options = {**self._options, **arguments.get("options", {}), **(arguments.get("properties") or {})}
+            options = self._options_of(arguments)
             if method in ("save", "saveAsTable"):
                 check_source(session, sink, source)
             path = arguments.get("path") or options.get("path")
@@ -283,7 +283,7 @@ class _Guard:
         mode = self._mode_of(method, arguments) if self._table is None else TABLE_WRITES[method]
         if writes.any_mode or mode.lower() != "overwrite":
             return
-        options = self._options | arguments.get("options", {}) | (arguments.get("properties") or {})
+        options = self._options_of(arguments)
         if method == "jdbc":
             options |= {"url": arguments["url"], "dbtable": arguments["table"]}
         given = arguments.get("partitionBy")
@@ -295,7 +295,7 @@ class _Guard:
             self._table or arguments.get("name", arguments.get("tableName")),
             arguments.get("path") or options.get("path"),
             _has_columns(self._partitioned_by if given is None else given),
-            {name.lower(): str(value) for name, value in options.items()},
+            {name.lower(): value for name, value in options.items()},
         )
         if writes.output == "whole":
             overwrite.check_whole()
@@ -304,6 +304,10 @@ class _Guard:
                 writes.targets += replaced_by(overwrite.session, overwrite.format, *where)
         else:
             overwrite.check_own_partitions()
+
+    def _options_of(self, arguments: dict[str, Any]) -> dict[str, str]:
+        """Return the options of a call that writes."""
+        return _with_options(self._options, {**arguments.get("options", {}), **(arguments.get("properties") or {})})
 
     def _append(self, method: str, arguments: dict[str, Any], rows: DataFrame) -> None:
         """Append other rows to the target, with the settings of this writer."""
@@ -318,6 +322,15 @@ class _Guard:
             overwrites = mode.lower() == "overwrite" if arguments.get("overwrite") is None else arguments["overwrite"]
             return "overwrite" if overwrites else "append"
         return mode
+
+
+def _with_options(options: dict[str, str], given: dict[str, Any]) -> dict[str, str]:
+    """Return options with others as Spark takes them: the last spelling of a name wins, and None unsets it."""
+    for name, value in given.items():
+        options = {other: old for other, old in options.items() if other.lower() != name.lower()}
+        if value is not None:
+            options[name] = str(value)
+    return options
 
 
 def _has_columns(names: object) -> bool:

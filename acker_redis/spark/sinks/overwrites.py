@@ -30,16 +30,22 @@ _PARTITIONING = "# Partition"
 """Beginning of the row that `DESCRIBE` puts before the columns or transforms by which a table is partitioned."""
 
 
+_DETAILS = "# Detailed Table Information"
+"""The row that `DESCRIBE` puts before the details of a table of a catalog."""
+
+
 class _Table(NamedTuple):
     """Description of a table.
 
     Attributes:
         is_partitioned: whether it is partitioned.
         mode: mode that the table itself names; None: it names none.
+        is_view: whether it is a view, whose folder may be partitioned.
     """
 
     is_partitioned: bool
     mode: str | None
+    is_view: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,8 @@ class Overwrite:
     def _keeps_partitions(self) -> bool:
         """Return True if the write keeps partitions that it has no rows for, in the mode `dynamic`."""
         if self.method == "insertInto":
-            return self._describe().is_partitioned
+            table = self._describe()
+            return table.is_partitioned or table.is_view
         if self.method == "jdbc" or not replaces_partitions(self.session, self.format):
             return False
         if is_delta(self.session, self.format):
@@ -162,4 +169,6 @@ class Overwrite:
         is_partitioned = any(row["col_name"].startswith(_PARTITIONING) for row in rows)
         options = next((row["data_type"] for row in rows if row["col_name"] == "Storage Properties"), "")
         mode = _MODE_OF_TABLE.search(options)
-        return _Table(is_partitioned, None if mode is None else mode[1])
+        details = {row["col_name"]: row["data_type"] for row in rows}
+        is_view = _DETAILS not in details or details.get("Type") == "VIEW"  # a temporary view has none
+        return _Table(is_partitioned, None if mode is None else mode[1], is_view)

@@ -83,6 +83,17 @@ OTHERS_TOO: list[tuple[str, Write, str]] = [
     ("static", lambda w, path: w.partitionBy("day").parquet(path), "Mode is 'static'"),
     ("dynamic", lambda w, path: w.partitionBy("day").option(OPTION, "static").parquet(path), "Mode is 'static'"),
     ("static", lambda w, path: w.option(OPTION, "dynamic").parquet(path), "without partitionBy"),
+    (
+        "static",
+        lambda w, path: (
+            w.partitionBy("day")
+            .option(OPTION, "static")
+            .option(OPTION.lower(), "dynamic")
+            .option(OPTION, "static")
+            .parquet(path)
+        ),
+        "Mode is 'static'",
+    ),
     ("dynamic", lambda w, path: w.partitionBy([]).orc(path), "without partitionBy"),
     ("static", lambda w, path: w.option(OPTION, "dynamic").insertInto("by_day"), "Mode is 'static'"),
     ("dynamic", lambda w, path: w.insertInto("alike"), "is not partitioned"),
@@ -140,6 +151,8 @@ def nightly(run: Case, write: Write) -> Callable[..., Any]:
 KEEPING: list[Write] = [
     lambda w, path: w.partitionBy("day").parquet(path),
     lambda w, path: w.format("orc").save(path, partitionBy="day"),
+    lambda w, path: w.partitionBy("day").option(OPTION, None).parquet(path),
+    lambda w, path: w.partitionBy("day").option(OPTION, "static").option(OPTION.upper(), None).parquet(path),
     lambda w, path: w.insertInto("by_day"),
     lambda w, path: w.option(OPTION, "static").insertInto("by_day"),
     lambda w, path: w.partitionBy("day").option("path", path).saveAsTable("saved"),
@@ -170,6 +183,18 @@ def test_insert_into_a_table_that_says_dynamic_is_refused_for_a_whole_output(
     run.spark.sql("ALTER TABLE by_day SET SERDEPROPERTIES ('partitionOverwriteMode' = 'dynamic')")
     error = nightly(run, lambda w, _: w.insertInto("by_day"))(6, "static", mode)
     assert type(error) is PipelineError and "Mode is 'dynamic'" in str(error)
+
+
+def test_insert_into_a_view_of_a_partitioned_folder_is_refused_for_a_whole_output(
+    case: MakeCase, mode: Callable[[str], None], tmp_path: Path
+) -> None:
+    """Four days of Monday stayed on Tuesday."""
+    run, folder = case(n=6), tmp_path / "by day"
+    run.spark.range(4).withColumn("day", F.col("id")).write.partitionBy("day").parquet(str(folder))
+    run.spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW a_view USING parquet OPTIONS (path '{folder}')")
+    error = nightly(run, lambda w, _: w.insertInto("a_view", True))(2, "dynamic", mode)
+    assert type(error) is PipelineError and "Mode is 'dynamic'" in str(error)
+    assert run.spark.read.parquet(str(folder)).count() == 4
 
 
 REPLACING: list[tuple[Write, int]] = [
