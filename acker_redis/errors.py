@@ -80,7 +80,14 @@ class OutageError(AckerError):
     """A pipeline depends on something that is unavailable now: a store, a metastore, a disk with free space.
 
     `run_spout` waits for it, for up to `RetryPolicy.outage_secs`. This does not count as an attempt of any message.
+
+    Attributes:
+        place: operator or sink that it keeps from working; empty if that is unknown.
     """
+
+    def __init__(self, *args: object, place: str = "") -> None:
+        super().__init__(*args)
+        self.place = place
 
 
 class JobFailedError(AckerError):

@@ -11,7 +11,7 @@ from typing import NoReturn, Self
 import numpy as np
 
 from acker_redis.acker import app_of
-from acker_redis.errors import AckerError, InexactPipelineError, StoppedError
+from acker_redis.errors import AckerError, InexactPipelineError, OutageError, StoppedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.outages import Outages, is_outage
 from acker_redis.spout.emitter import Emitted, Emitter, raise_error
@@ -208,7 +208,8 @@ class SpoutLoop:
         if not outages and (found := self._emitter.outage) is not None:
             since, last, error = found
             text = f"{type(error).__name__}: {error}".partition("\n")[0]
-            outages = [Outage("", self._state.left, since + self._epoch_secs, last + self._epoch_secs, text)]
+            place = error.place if isinstance(error, OutageError) else ""
+            outages = [Outage(place, self._state.left, since + self._epoch_secs, last + self._epoch_secs, text)]
         return outages
 
     def _note_outages(self) -> None:

@@ -27,6 +27,7 @@ class PoisonMark:
     emission: Emission
     by_outage: bool
     waits_for: str | None = None
+    error: str = ""
     at: float = float("-inf")
 
 
@@ -178,7 +179,9 @@ class Marks:
         """
         self._marks.append(BackMark(operator))
 
-    def search_for_poison(self, emission: Emission, *, by_outage: bool = False, waits_for: str | None = None) -> None:
+    def search_for_poison(
+        self, emission: Emission, *, by_outage: bool = False, waits_for: str | None = None, error: str = ""
+    ) -> None:
         """Search an emission for the message that made its job fail.
 
         The messages are replayed in parts, between other emissions. Parts that fail are split again, until each message
@@ -192,11 +195,12 @@ class Marks:
             emission: emission that `emit` received.
             by_outage: True if the error means that something is unreachable. No failure counts then while nothing succeeds.
             waits_for: sink whose job failed so, if that is no attempt either (`RetryPolicy.outage_secs`).
+            error: how it failed, for people.
 
         >>> spout.add(np.array([7, 8]))
         >>> spout.marks.search_for_poison(spout.next_emission())
         """
-        self._marks.append(PoisonMark(emission, by_outage, waits_for, time.monotonic()))
+        self._marks.append(PoisonMark(emission, by_outage, waits_for, error, time.monotonic()))
 
     def hold(self, roots: Int64Array, delay_secs: float = 0.0) -> None:
         """Repeat the work on these roots later, in one emission with all other messages, though it is done.

@@ -549,7 +549,7 @@ class SpoutState:
                 if counts:
                     self.outages.mark(message_ids, mark.waits_for)
                 else:
-                    self._note_outage(message_ids, mark.waits_for, emission.number, mark.at)
+                    self._note_outage(message_ids, mark.waits_for, mark.error, emission.number, mark.at)
 
     def _wait(self, attempts: Attempts, due: FloatArray, searched: Mask) -> None:
         self.retry_changes += len(attempts) > 0
@@ -592,6 +592,8 @@ class SpoutState:
         operators = self.outages.take_marks(attempts.message_ids)
         is_timeout = np.array([batch.reason == "timeout" for batch in fails])[of_fail]
         operators[is_timeout | attempts.exempt | attempts.non_retryable] = -1
+        # It got to another place, so its time at the one that was unreachable is over. These failures are counted anyway.
+        self._end_outages(attempts.message_ids[(operators < 0) & ~is_timeout & ~attempts.exempt])
         policies = [self._retry.policy_for(batch.reason or "failed", batch.detail) for batch in fails]
         different = {id(policy): policy for policy in policies}.values()
         for policy in different:
@@ -671,11 +673,16 @@ class SpoutState:
         self._wait(verdict.retries, now + verdict.delays_secs, np.zeros(len(verdict.retries), np.bool_))
         self._exhaust_failed(judged, verdict, fails, of_judged)
 
-    def _note_outage(self, message_ids: Int64Array, operator: str, number: int, now: float) -> None:
+    def _note_outage(self, message_ids: Int64Array, operator: str, error: str, number: int, now: float) -> None:
         """Note that a job failed because something was unreachable. One of these messages may be to blame."""
         table = self.outages
-        message_ids = message_ids[table.rows.rows_of(message_ids) < 0]
-        operators = np.full(len(message_ids), table.operator_number(operator), np.int16)
+        of_operator = table.operator_number(operator)
+        table.errors[of_operator] = error
+        rows = table.rows.rows_of(message_ids)
+        of_another = np.zeros(len(rows), np.bool_)
+        of_another[rows >= 0] = table.rows.operators[rows[rows >= 0]] != of_operator
+        message_ids = message_ids[~of_another]
+        operators = np.full(len(message_ids), of_operator, np.int16)
         table.fail(message_ids, operators, np.full(len(message_ids), number), now + self._epoch_secs, counts=False)
 
     def _end_outages(self, message_ids: Int64Array) -> None:

@@ -205,6 +205,26 @@ def test_another_failure_counts_between_outages() -> None:
     assert play.dead == [0]
 
 
+def test_time_of_an_outage_ends_where_the_message_gets_to_another_failure() -> None:
+    """It failed at the store ten minutes before, got through, and failed elsewhere: its next failure there is a first one."""
+    play = Play(messages=100)
+    play.end(play.emission(), [7])
+    play.outcome("fail", play.emission(31.0).roots, detail="KeyError: 'v'")
+    for _ in range(3):
+        play.end(play.emission(301.0), [7])
+        assert play.dead == []
+
+
+def test_failed_jobs_tell_the_time_and_the_error_of_their_outage() -> None:
+    play = Play(messages=4, goes_on=True)
+    for pause, error in ((0.0, "refused"), (300.0, "timed out"), (300.0, "reset")):
+        emission = play.emission(pause)
+        play.state.marks.search_for_poison(emission, by_outage=True, waits_for=STORE, error=error)
+        play.outcome("fail", emission.roots)
+    (outage,) = play.state.outages.outages()
+    assert (outage.operator, outage.messages, outage.error) == (STORE, 4, "reset")
+
+
 def test_evidence_and_time_survive_a_restart() -> None:
     play = Play(messages=100, goes_on=True)
     play.end(play.emission(), range(100))

@@ -82,8 +82,11 @@ class WholeOutput:
         except (ServerUnavailableError, OutputNotWrittenError):
             raise
         except Exception as exc:
-            if is_whole and blame_of(exc, spark, tag) in (Blame.ROWS, Blame.PIPELINE):
+            blame = blame_of(exc, spark, tag)
+            if is_whole and blame in (Blame.ROWS, Blame.PIPELINE):
                 self._refuse(line_of(exc))
+                if blame is Blame.PIPELINE and self.replaced and not is_mistake(exc, spark):
+                    raise OutageError(line_of(exc)) from exc  # else outputs of two runs would be left beside each other
             raise
 
     def complete(
@@ -171,12 +174,13 @@ class WholeOutput:
             raise OutputNotWrittenError(
                 f"All {dead:,} messages are dead letters, so the output would be empty. {advice}."
             )
+        setting = "the default of max_dead_letters, half of them," if share is None else f"max_dead_letters={share}"
         share = DEFAULT_SHARE if share is None else share
         # a float times a number may be just below an integer
         most = share if isinstance(share, int) else math.floor(Fraction(str(float(share))) * self.messages)
         if dead > most:
             raise OutputNotWrittenError(
-                f"{dead:,} of {self.messages:,} messages are dead letters, but max_dead_letters={share} accepts {most:,}, so "
+                f"{dead:,} of {self.messages:,} messages are dead letters, but {setting} accepts {most:,}, so "
                 f"the output would lack too many rows. {advice}, or set max_dead_letters to accept them."
             )
 
@@ -185,7 +189,7 @@ class WholeOutput:
         """Add the sinks that have written to an error that ends the run and doesn't name them."""
         try:
             yield
-        except Exception as exc:
+        except BaseException as exc:
             if self.begun and not self.written and self._state not in str(exc):
                 if isinstance(exc, AckerError):
                     exc.args = (f"{exc} {self._state}",)
@@ -210,7 +214,7 @@ class WholeOutput:
         if self.refused >= self.limit:
             raise OutputNotWrittenError(
                 f"The output could not be written as a whole, because each of {self.refused} emissions of all remaining "
-                f"messages failed. Nothing was acked. {self._state} Look for an intermittent failure. Last cause: {cause}"
+                f"messages failed. Nothing was acked. {self._state} Repair the last cause first. It was: {cause}"
             )
 
 

@@ -22,7 +22,7 @@ from acker_redis.outages import describes_outage, is_outage
 from acker_redis.spark.runtime.jvm import java_errors
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.runtime.worker_errors import acker_error_in, broke_in_a_job, chain_of, is_of_java, text_of
-from acker_redis.spark.worker.failures import Reason, component_in, reason_of
+from acker_redis.spark.worker.failures import Reason, component_in, is_outage_in, reason_of
 
 _BUS_MS = 60_000
 """How long to wait for Spark's listener bus, which reports the results of jobs."""
@@ -45,6 +45,9 @@ _LOST_BLOCK = "CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND"
 
 _TRACEBACK = "Traceback (most recent call last):\n"
 
+_MODULES = re.compile(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_]\w*(?::|$))")
+"""The modules in front of the class of a traceback's error. Failures of rows have the class alone."""
+
 _PYTHON_RUNNER = "org.apache.spark.api.python."
 """Part of a Java error of a task that talks to a Python worker."""
 
@@ -60,6 +63,10 @@ _handled: dict[str, set[int]] = {}
 
 _actions: "WeakKeyDictionary[BaseException, tuple[str, str]]" = WeakKeyDictionary()
 """Error of Java's that an action has raised -> tag of its jobs, and name of the action."""
+
+
+_SINK = "_acker_sink"
+"""Attribute of an error that left a sink's action in the driver: the name of the sink."""
 
 
 class Blame(Enum):
@@ -81,7 +88,9 @@ def blame_of(error: Exception, session: SparkSession, tag: str) -> Blame:
     chain = chain_of(error)
     if failed_in_a_job(error, session, tag):
         job_error = next((cause for cause in chain if is_of_java(cause)), error)
-        return Blame.OUTAGE_IN_A_JOB if describes_outage(line_of(job_error)) else Blame.ROWS
+        noted = is_outage_in(_traceback_of(job_error))
+        is_unreachable = describes_outage(line_of(job_error)) if noted is None else noted
+        return Blame.OUTAGE_IN_A_JOB if is_unreachable else Blame.ROWS
     if isinstance(error, _MISTAKES) or is_gone(session):
         return Blame.PIPELINE
     return Blame.OUTAGE if any(map(_is_outage, chain_of(error, explicit=True))) else Blame.PIPELINE
@@ -115,6 +124,7 @@ def note_action(error: BaseException, tag: str, name: str) -> None:
     of_java = next(filter(is_of_java, chain_of(error)), None)
     if of_java is not None:
         _actions.setdefault(of_java, (tag, name))
+    vars(error).setdefault(_SINK, name)  # the driver's own errors can't be keys there
 
 
 def outage_of(error: BaseException) -> Reason | None:
@@ -124,10 +134,11 @@ def outage_of(error: BaseException) -> Reason | None:
 
 
 def sink_of(error: BaseException) -> str | None:
-    """Return the name of the sink whose job failed; None if it is unknown."""
-    of_java = next(filter(is_of_java, chain_of(error)), None)
+    """Return the name of the sink whose job or function failed; None if it is unknown."""
+    chain = chain_of(error)
+    of_java = next(filter(is_of_java, chain), None)
     action = None if of_java is None else _actions.get(of_java)
-    return None if action is None else action[1]
+    return next((vars(cause)[_SINK] for cause in chain if _SINK in vars(cause)), None) if action is None else action[1]
 
 
 def is_lost_block(error: Exception) -> bool:
@@ -178,8 +189,7 @@ def line_of(error: BaseException) -> str:
 
 def component_of(exc: BaseException) -> str | None:
     """Return the operator or sink whose Python function has raised an error in a job. None: another part of the job did."""
-    _, _, last = (text_of(next(filter(is_of_java, chain_of(exc)), exc)) or "").rpartition(_TRACEBACK)
-    return component_in(last)
+    return component_in(_traceback_of(next(filter(is_of_java, chain_of(exc)), exc)))
 
 
 def cause_of(exc: BaseException) -> Reason:
@@ -193,12 +203,22 @@ def cause_of(exc: BaseException) -> Reason:
     _, traceback, last = text.rpartition(_TRACEBACK)
     raised = next((line for line in last.splitlines() if line.strip() and not line.startswith(" ")), None)
     task_error = _TASK_ERROR.search(text)
-    line = raised if traceback else task_error and task_error[1].removeprefix("org.apache.spark.SparkException: ")
+    if traceback:
+        line = _MODULES.sub("", raised or "")
+    else:
+        line = task_error[1].removeprefix("org.apache.spark.SparkException: ") if task_error else ""
     if not line:
         return reason_of(exc)
-    is_unreachable = describes_outage(line)
+    noted = is_outage_in(last) if traceback else None
+    is_unreachable = describes_outage(line) if noted is None else noted
     is_of_worker = not traceback and _PYTHON_RUNNER in text  # it has died, and its socket is closed
     return Reason(line, is_expected=is_unreachable, is_outage=is_unreachable and not is_of_worker)
+
+
+def _traceback_of(error: BaseException) -> str:
+    """Return the end of the last Python traceback in an error's text; empty: it has none."""
+    _, traceback, last = (text_of(error) or "").rpartition(_TRACEBACK)
+    return last if traceback else ""
 
 
 def _is_outage(error: BaseException) -> bool:

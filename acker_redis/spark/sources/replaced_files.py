@@ -23,7 +23,7 @@ from acker_redis.spark.runtime.file_systems import file_system
 from acker_redis.spark.runtime.jobs import described
 from acker_redis.spark.sources import file_formats
 from acker_redis.spark.sources.file_formats import Format
-from acker_redis.spark.sources.files import READ_AS, ROW_OF
+from acker_redis.spark.sources.files import FILE, READ_AS, ROW, ROW_OF
 from acker_redis.spout.offset_file import OffsetFile
 
 log = logging.getLogger("acker_redis.spark")
@@ -45,9 +45,15 @@ def refuse_replaced(frame: DataFrame, partition: str, offset: str, offsets: Offs
     Raises:
         BadConfigError: rows of a replaced file would be skipped, unless the offset file says `read_again`.
     """
-    source = _source_of(frame, offset)
-    marks = {} if source is None else {name: rows for name, rows in offsets.marks().items() if source.has(name)}
-    if source is None or not marks:
+    source, done = _source_of(frame, offset), offsets.known()
+    if source is None:
+        if done and (partition, offset) == (FILE, ROW):
+            _warn_unknown(offsets, f"column {ROW!r} isn't that of read_files")
+        return
+    if done and not any(map(source.has, done)):
+        _warn_unknown(offsets, f"column {partition!r} has other names than the files that are done")
+    marks = {name: rows for name, rows in offsets.marks().items() if source.has(name)}
+    if not marks:
         return
     replaced: dict[str, str] = {}
     for name, records in _read(
@@ -76,6 +82,10 @@ def refuse_replaced(frame: DataFrame, partition: str, offset: str, offsets: Offs
     for name in is_read:
         log.warning("file was replaced, will read it again file=%s reason=%s", name, replaced[name])
     offsets.forget(is_read)
+
+
+def _warn_unknown(offsets: OffsetFile, why: str) -> None:
+    log.warning("replaced files would go unnoticed offset_file=%s reason=%s", offsets.path, why)
 
 
 def note_hashes(frame: DataFrame, offset: str, offsets: OffsetFile) -> None:

@@ -39,6 +39,7 @@ OTHER_REASONS = f"one of more than {MAX_REASONS} reasons in one task"
 
 _NOTE = "Raised by the function of "
 _NOTED = re.compile(rf"^{_NOTE}(.+)$", re.MULTILINE)
+_OUTAGE, _NO_OUTAGE = "It counts as an outage.", "It counts as no outage."
 
 _COMPACT_ROOTS = 500_000
 _PER_ARRAY = 16
@@ -208,9 +209,13 @@ def naming(component: str) -> Iterator[None]:
 
 
 def note_component(exc: Exception, component: str) -> None:
-    """Add the operator or sink whose function has raised an exception. `component_in` finds it in the traceback."""
+    """Add the operator or sink whose function has raised an exception, and whether that is an outage.
+
+    `component_in` and `is_outage_in` find them in the traceback, which has no types.
+    """
     if not isinstance(exc, AckerError):  # the driver reads its text to the end
         exc.add_note(f"{_NOTE}{json.dumps(component)}")
+        exc.add_note(_OUTAGE if is_outage(exc) else _NO_OUTAGE)
 
 
 def component_in(traceback: str) -> str | None:
@@ -221,6 +226,12 @@ def component_in(traceback: str) -> str | None:
     except ValueError:  # a line of the user's own
         return None
     return component if isinstance(component, str) else None
+
+
+def is_outage_in(traceback: str) -> bool | None:
+    """Return whether the error of a worker's traceback is an outage, as the worker has judged. None: no function raised it."""
+    *_, noted = ["", *(line for line in traceback.splitlines() if line in (_OUTAGE, _NO_OUTAGE))]
+    return noted == _OUTAGE if noted else None
 
 
 def reason_of(exc: BaseException, no_retry: NoRetry = ()) -> Reason:

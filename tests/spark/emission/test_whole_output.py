@@ -188,7 +188,7 @@ def test_whole_output_of_mostly_unreadable_lines_keeps_existing_output(case: Mak
     with pytest.raises(OutputNotWrittenError) as caught:
         run_tracked(orders, pipeline, acker=run.acker, output="whole")
     assert "198 of 200 messages are dead letters" in str(caught.value)
-    assert "max_dead_letters=0.5 accepts 100" in str(caught.value)
+    assert "the default of max_dead_letters, half of them, accepts 100" in str(caught.value)
     assert "Nothing was written" in str(caught.value)
     assert run.written() == [(9,)]
     assert run.acker.dead_letters.count() == 198
@@ -330,13 +330,42 @@ def test_driver_error_of_a_second_writer_is_retried_entirely(case: MakeCase, err
     assert sorted(run.written(name="first")) == sorted(run.written(name="second")) == SUMS
 
 
+def test_driver_error_of_the_pipeline_is_retried_once_a_table_is_replaced(case: MakeCase) -> None:
+    """A second sink fails once. When the whole is tried again, the pipeline itself fails once."""
+    run, tried, begun = case(n=40), list[int](), list[int]()
+    write_both = into_two(run, into_second(run, [DatabaseError("deadlocked")], tried))
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        begun.append(1)
+        if len(begun) == 2:
+            raise OSError("the reference table")
+        write_both(tracker, messages)
+
+    ended = whole(run, pipeline, attempts=1)
+    assert ended.error is None
+    assert (len(begun), len(tried), ended.letters) == (3, 2, {})
+    assert sorted(run.written(name="first")) == sorted(run.written(name="second")) == SUMS
+
+
+def test_exit_of_a_second_writer_tells_which_tables_are_replaced(case: MakeCase) -> None:
+    run = case(n=40)
+
+    def leave(rows: DataFrame) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit) as caught:
+        whole(run, into_two(run, leave))
+    told = " ".join(caught.value.__notes__)
+    assert f"Already replaced in this run: 'write' ('{run.folder / 'first'}')." in told
+
+
 def test_lasting_driver_error_of_a_second_writer_names_replaced_tables(case: MakeCase) -> None:
     run, tried = case(n=40), list[int]()
     ended = whole(run, into_two(run, into_second(run, [OSError("the disk")] * 99, tried)))
     assert type(ended.error) is OutputNotWrittenError
     assert f"Already replaced in this run: 'write' ('{run.folder / 'first'}')." in str(ended.error)
     assert "Possibly incomplete: 'database'." in str(ended.error)
-    assert "Last cause: OSError: the disk" in str(ended.error)
+    assert "It was: OSError: the disk" in str(ended.error)
     assert (len(tried), ended.acked, ended.letters) == (5, set(), {})
     assert "Already replaced" in run.acker.admin.last_run_ends()[0].error
 
@@ -516,7 +545,7 @@ def test_messages_never_passing_together_end_a_whole_output_run(case: MakeCase) 
 
     ended = whole(run, pipeline)
     assert type(ended.error) is OutputNotWrittenError
-    assert "Last cause: by chance (in 'fail_where')" in str(ended.error)
+    assert "It was: by chance (in 'fail_where')" in str(ended.error)
     assert (ended.acked, ended.letters, run.written()) == (set(), {}, [(9, 9)])
 
 

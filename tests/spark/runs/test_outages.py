@@ -1,9 +1,11 @@
 """A store that is away costs no message, and one message that nothing answers ends as a dead letter."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from typing import Any
+from urllib.error import URLError
 
 import pyarrow as pa
 import pytest
@@ -49,6 +51,18 @@ def look_up_odd(port: int, row: dict[str, Any]) -> list[tuple[int]]:
 def dead_url(bad: int, row: dict[str, Any]) -> list[tuple[int]]:
     if row["id"] == bad:
         raise TimeoutError("no answer")
+    return [(row["id"],)]
+
+
+def bad_note(bad: int, row: dict[str, Any]) -> list[tuple[int]]:
+    if row["id"] == bad:
+        raise json.JSONDecodeError("connection refused", "", 0)  # a ValueError, of a class with a module
+    return [(row["id"],)]
+
+
+def bad_address(bad: int, row: dict[str, Any]) -> list[tuple[int]]:
+    if row["id"] == bad:
+        raise URLError("connection refused")
     return [(row["id"],)]
 
 
@@ -118,6 +132,7 @@ def test_store_that_stays_away_ends_the_run_without_dead_letters(case: MakeCase,
     assert isinstance(ended.error, AckerError)
     assert "unreachable" in str(ended.error)
     assert "Connection refused" in str(ended.error)
+    assert "'store'" in str(ended.error)
     assert (ended.letters, ended.acked) == ({}, set())
 
 
@@ -164,6 +179,32 @@ def test_message_whose_job_finds_no_answer_is_a_dead_letter(case: MakeCase) -> N
     ended = run.done(pipeline, retry=SHORT)
     assert [*ended.letters] == [7]
     assert len(ended.acked) == 39
+
+
+@pytest.mark.parametrize("on_error", ["fail", "raise"])
+def test_mistake_whose_text_quotes_an_outage_is_none(case: MakeCase, on_error: Any) -> None:
+    run = case(n=4)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.flat_map(messages, partial(bad_note, 2), IDS, on_error=on_error)
+        tracker.write(rows, run.append())
+
+    ended = run.done(pipeline, retry=README)
+    assert [(*letter,) for letter in ended.letters.items()] == [(2, ended.letters[2])]
+    assert ended.letters[2].attempts == 3
+    assert str(ended.letters[2].detail).startswith("JSONDecodeError: connection refused")
+
+
+@pytest.mark.parametrize("on_error", ["fail", "raise"])
+def test_error_that_by_reason_names_is_not_waited_for(case: MakeCase, on_error: Any) -> None:
+    run = case(n=4)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.flat_map(messages, partial(bad_address, 2), IDS, on_error=on_error)
+        tracker.write(rows, run.append())
+
+    ended = run.done(pipeline, retry=RetryPolicy(max_attempts=9, by_reason={"URLError": RetryPolicy(max_attempts=2)}))
+    assert {message: letter.attempts for message, letter in ended.letters.items()} == {2: 2}
 
 
 def test_whole_output_that_is_refused_for_outages_alone_is_tried_again(case: MakeCase, store: Store) -> None:

@@ -11,6 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from acker_redis import Acker, BadConfigError, OffsetFile, PipelineError
 from acker_redis.spark import MessageIds, Tracker, read_files, run_tracked
@@ -173,6 +174,28 @@ def test_deleted_file_is_no_error(run: Callable[..., int], tmp_path: Path) -> No
     assert run() == 6
     (tmp_path / "in" / "a.log").unlink()
     assert run() == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda frame: frame.withColumn("row", F.expr("row + 0")), "column 'row' isn't that of read_files"),
+        (
+            lambda frame: frame.withColumn("file", F.element_at(F.split("file", "/"), -1)),
+            "column 'file' has other names",
+        ),
+    ],
+    ids=["row", "file"],
+)
+def test_changed_columns_that_hide_replaced_files_are_logged(
+    run: Callable[..., int], tmp_path: Path, caplog: pytest.LogCaptureFixture, change: Any, told: str
+) -> None:
+    lines(tmp_path / "in" / "app.log", "monday-", 60)
+    assert run(change=change) == 60
+    assert "go unnoticed" not in caplog.text
+    lines(tmp_path / "in" / "app.log", "tuesday-", 20)
+    assert run(change=change) == 0
+    assert "replaced files would go unnoticed" in caplog.text and told in caplog.text
 
 
 def test_filtered_rows_do_not_hide_a_replaced_file(run: Callable[..., int], tmp_path: Path) -> None:

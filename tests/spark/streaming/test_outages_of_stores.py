@@ -15,7 +15,7 @@ from acker_redis.spark.streaming.stream_status import from_json, to_json
 from acker_redis.testing import wait_until
 from tests.spark.runs.test_outages import dead_url, insert, look_up
 from tests.spark.streaming.test_streams import acker, give, handler_of, parked, start
-from tests.support.stores import Store
+from tests.support.stores import Store, ask
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic("foreachBatch runs in the server")]
 
@@ -32,6 +32,11 @@ def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.02)
 
 
+def insert_all(port: int, rows: DataFrame) -> None:
+    ask(port)
+    rows.collect()
+
+
 def reaching(port: int, where: str) -> Callable[[Tracker, DataFrame], None]:
     """A pipeline that needs a store in a row function or in a sink."""
 
@@ -39,6 +44,8 @@ def reaching(port: int, where: str) -> Callable[[Tracker, DataFrame], None]:
         if where == "row function":
             rows = tracker.flat_map(messages, partial(look_up, port), "id bigint", name="store")
             tracker.write(rows, lambda writer: writer.format("noop").mode("append").save())
+        elif where == "driver":
+            tracker.write_dataframe(messages, partial(insert_all, port), name="store")
         else:
             tracker.write_partitions(
                 messages, partial(insert, port), on_error="raise" if where == "raise" else "fail", name="store"
@@ -47,7 +54,7 @@ def reaching(port: int, where: str) -> Callable[[Tracker, DataFrame], None]:
     return pipeline
 
 
-@pytest.mark.parametrize("where", ["row function", "fail", "raise"])
+@pytest.mark.parametrize("where", ["row function", "fail", "raise", "driver"])
 def test_store_that_stays_away_parks_messages_until_it_is_back_after_a_restart(
     spark: Any, acker: Acker, tmp_path: Path, where: str
 ) -> None:
@@ -57,7 +64,7 @@ def test_store_that_stays_away_parks_messages_until_it_is_back_after_a_restart(
             start(spark, tmp_path, handler).awaitTermination()
             status = handler.status()
             (outage,) = status.outages
-            assert (outage.operator, outage.messages) == ("" if where == "raise" else "store", 4)
+            assert (outage.operator, outage.messages) == ("store", 4)
             assert "Connection refused" in outage.error
             assert from_json(to_json(status)) == status
             assert status.counts.acked == 0
