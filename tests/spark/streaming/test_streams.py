@@ -694,6 +694,20 @@ def test_letter_of_before_a_renaming_is_replayed_with_its_values_or_stays(
     ]
 
 
+def test_letter_of_before_a_change_of_a_type_stays(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    """A text that is no number would be acked as a null."""
+    given: dict[str, Any] = {"retry": RetryPolicy(max_attempts=1), "dead_letter_bytes": 1000}
+    give(tmp_path, pa.table({"id": pa.array([7, 17], pa.int64()), "v": ["a", "5"]}))
+    with handler_of(acker, tmp_path, **given) as handler:
+        start(spark, tmp_path, handler, "id bigint, v string").awaitTermination()
+    give(tmp_path, pa.table({"id": pa.array([21], pa.int64()), "v": pa.array([1], pa.int64())}))
+    with handler_of(acker, tmp_path, partial(plain, tmp_path), **given) as handler:
+        start(spark, tmp_path, handler, "id bigint, v bigint").awaitTermination()
+        assert acker.dead_letters.replay() == 2
+        handler.drain(180)
+    assert {7, 17} == {letter.message_id for letter in acker.dead_letters.read()}
+
+
 def test_completed_offsets_stop_at_the_first_undone_message(spark: Any, acker: Acker, tmp_path: Path) -> None:
     """Offset 7 of the first partition always fails, so it is parked behind the first batch, and over a restart."""
     schema = "topic int, at bigint, id bigint"  # Kafka's partitions are numbers, from 0

@@ -33,6 +33,7 @@ from acker_redis.outages import is_outage
 from acker_redis.spark import checks, sql
 from acker_redis.spark.emission.messages import PAYLOAD, Places, among, as_json, from_json, id_of, read_places
 from acker_redis.spark.emission.place_columns import place_columns
+from acker_redis.spark.protocol.message_json import MISFIT
 from acker_redis.spark.streaming.parking.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.parking.schema_changes import SchemaChange, is_case_sensitive
 from acker_redis.spark.streaming.parking.snapshot import ParkedRow, Snapshot
@@ -42,7 +43,8 @@ from acker_redis.store.dead_letter import DeadLetter
 
 log = logging.getLogger("acker_redis.spark")
 
-_KEYS, _ROW = "_acker_keys", "_acker_row"
+_KEYS = "_acker_keys"
+_MISFIT = StructField(MISFIT, StringType())
 
 _PLAIN = (BooleanType, IntegralType, StringType, BinaryType, DateType, TimestampType, TimestampNTZType, DecimalType)
 """Types whose Arrow arrays Spark keeps unchanged. Rows with others go through a Python worker, which keeps every bit."""
@@ -221,7 +223,7 @@ class ParkedRows:
     def _from_letters(
         self, payloads: Sequence[bytes | None], keys: Sequence[list[str | None]] = ()
     ) -> list[tuple[int, ParkedRow]]:
-        """Read rows from the payloads of letters, each with its message id.
+        """Read rows from the payloads of letters, each with its message id, except those with a value that doesn't fit.
 
         Args:
             payloads: rows as JSON.
@@ -235,11 +237,17 @@ class ParkedRows:
         ]
         if any(others):
             table = table.append_column(_KEYS, pa.array(keys, pa.list_(pa.string())))
-            structs = self._spark.createDataFrame(table).select("*", from_json(PAYLOAD, schema).alias(_ROW))
-            rows = structs.select(*(_of_keys(at, schema, of_column) for at, of_column in enumerate(others)))
+            letters = self._spark.createDataFrame(table)
+            columns = [_of_keys(at, schema[at], of_column) for at, of_column in enumerate(others)]
+            read = letters.select(
+                *(column.getField(name).alias(name) for name, column in zip(schema.names, columns, strict=True)),
+                F.coalesce(*(column.getField(MISFIT) for column in columns)).alias(MISFIT),
+            )
         else:
-            structs = self._spark.createDataFrame(table).select(from_json(PAYLOAD, schema).alias(PAYLOAD))
-            rows = structs.select(f"{PAYLOAD}.*")
+            with_misfit = StructType([*schema, _MISFIT])
+            structs = self._spark.createDataFrame(table).select(from_json(PAYLOAD, with_misfit).alias(PAYLOAD))
+            read = structs.select(f"{PAYLOAD}.*")
+        rows = read.where(F.col(MISFIT).isNull()).drop(MISFIT)
         with_ids = rows.select("*", id_of(self.column).alias(PAYLOAD))
         return self._packed(with_ids.where(F.col(PAYLOAD).isNotNull()), schema.names)
 
@@ -258,6 +266,11 @@ class ParkedRows:
             return []
         wanted = {letter.message_id for letter in letters}
         loaded = {message: row for message, row in rows if message in wanted}
+        if misfits := [letter.entry_id for letter in letters if letter.message_id not in loaded]:
+            log.warning(
+                "dead letters not replayed, a value doesn't fit its column count=%d entry_ids=%s", len(misfits),
+                ",".join(misfits[:10]),
+            )  # fmt: skip
         self.messages.park_replayed(loaded)
         return list(loaded)
 
@@ -344,13 +357,15 @@ class ParkedRows:
             )
 
 
-def _of_keys(at: int, schema: StructType, others: set[str | None]) -> Column:
-    """Build the column at a place of `schema` from JSON whose letter names its key: that of the column, or another one."""
-    name, kind = schema.names[at], schema[at].dataType
-    values = {one: from_json(PAYLOAD, StructType([StructField(one, kind)])).getField(one) for one in others if one}
-    values[name] = F.col(_ROW).getField(name)
-    key = F.element_at(_KEYS, at + 1)
-    return F.coalesce(*(F.when(key == one, value) for one, value in values.items())).alias(name)
+def _of_keys(at: int, column: StructField, others: set[str | None]) -> Column:
+    """Build a struct of a column's value and `MISFIT`, from JSON whose letter names the key: the column's own, or another."""
+    key, own = F.element_at(_KEYS, at + 1), StructType([StructField(column.name, column.dataType), _MISFIT])
+    values = [
+        F.when(key == one, from_json(PAYLOAD, StructType([StructField(one, column.dataType), _MISFIT])).cast(own))
+        for one in {column.name, *others}
+        if one is not None
+    ]
+    return F.coalesce(*values)
 
 
 def _is_read_from_json(kind: DataType) -> bool:

@@ -123,9 +123,7 @@ class ParkingLocation:
         self.checkpoint = ""
         self._path, self._app = path, app
         self._first = 0  # number of the first snapshot of this folder
-        self._number = (
-            -1
-        )  # of the last snapshot, as far as this process knows; without one, the number before the first
+        self._number = -1  # of the last snapshot that this process knows; without one, that before the first
         self._newest: SnapshotId | None = None
         self._is_reset = False
         self._kafka_files: dict[str, bytes] = {}  # as far as this process has read or written them
