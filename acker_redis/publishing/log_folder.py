@@ -70,11 +70,6 @@ class LocalLogFolder:
         """Remove a file."""
         (self.path / name).unlink(missing_ok=True)
 
-    def remove_drafts(self) -> None:
-        """Remove what writers have left that died. One that lives writes its draft again."""
-        for draft in self.path.glob(".*.draft"):
-            draft.unlink(missing_ok=True)
-
     def _sync(self) -> None:
         """Make names last beyond a loss of power."""
         folder = os.open(self.path, os.O_RDONLY)

@@ -85,15 +85,6 @@ class MessageSet:
         """Return the ranges of numbers per partition."""
         return {partition: self._of[partition].ranges() for partition in sorted(self._of)}
 
-    def __len__(self) -> int:
-        """Return the number of messages."""
-        return sum(map(len, self._of.values()))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that the ranges take."""
-        return sum(ranges.nbytes for ranges in self._of.values())
-
 
 def names_of(ranges: Mapping[str, Int64Array]) -> MessageNames:
     """Return the names of all messages in some ranges."""
