@@ -10,6 +10,13 @@ class FencedError(AckerError):
     """
 
 
+class LogLostError(AckerError):
+    """A table has rows that its publish log doesn't know, because the log was lost or set back.
+
+    Nothing was written: the same messages would get their rows twice.
+    """
+
+
 class FilesNotMovedError(AckerError):
     """Staged files can't be put into their table, for no reason that waiting could change.
 

@@ -6,13 +6,85 @@ A file's name in the table has the log and the record's number, so a table tells
 import hashlib
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+from acker_redis.errors import BadConfigError, PipelineError
 from acker_redis.publishing.errors import FilesNotMovedError
 from acker_redis.publishing.records import Staged
 
 _NUMBER = re.compile(r"^acker-([0-9a-f]{12})-(\d{10})-")
 _NO_NAME = re.compile(r"[^A-Za-z0-9]+")
+
+
+def local_folder(location: str, what: str) -> Path:
+    """Return the absolute path of a folder on a local disk.
+
+    Raises:
+        BadConfigError: the location is elsewhere.
+    """
+    scheme, colon, path = location.partition(":")
+    if colon and scheme != "file" and "/" not in scheme:
+        raise BadConfigError(
+            f"{what} {location!r} isn't on a local disk. Files can be published only where a rename is atomic. Use a path of "
+            "this machine, or of a disk that all executors share."
+        )
+    return Path("/" + path.lstrip("/") if colon and scheme == "file" else location).absolute()
+
+
+def check_device(log: Path, target: Path) -> None:
+    """Check that files can be renamed from a log's stage into a table.
+
+    Raises:
+        BadConfigError: they are on different file systems.
+    """
+    if _nearest(log).stat().st_dev != _nearest(target).stat().st_dev:
+        raise BadConfigError(
+            f"The publish log {log} and the table {target} are on different file systems. Files can't be moved from one into "
+            "the other. Put the log on the file system of the table."
+        )
+
+
+def _nearest(path: Path) -> Path:
+    """Return a path, or the nearest of its parents that exists."""
+    return next(parent for parent in (path, *path.parents) if parent.exists())
+
+
+def is_read(name: str) -> bool:
+    """Return True if Spark's readers don't skip a file or folder with this name."""
+    return name[0] != "." and (name[0] != "_" or "=" in name)
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files of a table, or of a part of it."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = filter(is_read, folders)
+        yield from (Path(parent, name) for name in names if is_read(name))
+
+
+def check_partitions(sink: str, target: Path, there: Path, staged: Path) -> None:
+    """Check that staged files are partitioned as those of the table are. Readers would ignore one of them.
+
+    Args:
+        sink: name of the sink.
+        target: the table.
+        there: path of a file, below the table.
+        staged: path of a file, below the stage.
+
+    Raises:
+        PipelineError: they aren't.
+    """
+    before, now = _partitioned_by(there), _partitioned_by(staged)
+    if before != now:
+        raise PipelineError(
+            f"{sink!r}: the table {target} is partitioned by {before or 'nothing'}, and the writer partitions by "
+            f"{now or 'nothing'}. Readers would ignore some of the files. Partition by the same columns, or choose another "
+            "folder."
+        )
+
+
+def _partitioned_by(file: Path) -> list[str]:
+    return [part.partition("=")[0].lower() for part in file.parent.parts]
 
 
 def short_name(location: str, data: str | None) -> str:

@@ -65,6 +65,15 @@ class IdRanges:
                 found[rows] |= (at >= 0) & (ids[rows] <= level[np.maximum(at, 0), 1])
         return found
 
+    def overlaps(self, ranges: Int64Array) -> bool:
+        """Return True if the set has any id of these ranges."""
+        for leaf, part in self._parts(ranges):
+            for level in self._leaves[leaf]:
+                at = np.searchsorted(level[:, 0], part[:, 1], "right") - 1
+                if ((at >= 0) & (level[np.maximum(at, 0), 1] >= part[:, 0])).any():
+                    return True
+        return False
+
     def pieces(self) -> Iterator[Int64Array]:
         """Yield the ranges in order, those of one leaf at a time. Two pieces may touch."""
         for levels in self._leaves:

@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from acker_redis.errors import DamagedDataError
+from acker_redis.model.arrays import Int64Array
 from acker_redis.publishing.messages import Mask, MessageNames, MessageSet, names_of
 from acker_redis.publishing.records import (
     FORMAT,
@@ -95,6 +96,15 @@ class LogState:
                 rows = np.flatnonzero(names.partition_of == index)
                 found[rows] = [number in dead for number in names.numbers[rows].tolist()]
         return found
+
+    def has_done(self, ranges: Ranges) -> bool:
+        """Return True if any message of these ranges is accepted or dead. The ranges aren't expanded."""
+        return self.accepted.overlaps(ranges) or any(map(self._has_dead, ranges, ranges.values()))
+
+    def _has_dead(self, partition: str, ranges: Int64Array) -> bool:
+        numbers = np.fromiter(self.dead.get(partition, ()), np.int64)
+        at = np.searchsorted(ranges[:, 0], numbers, "right") - 1
+        return bool(((at >= 0) & (numbers <= ranges[np.maximum(at, 0), 1])).any())
 
     def _reopen(self, messages: Ranges) -> None:
         names = names_of(messages)

@@ -75,6 +75,10 @@ class MessageSet:
                 found[rows] = self._of[partition].has(names.numbers[rows])
         return found
 
+    def overlaps(self, ranges: Mapping[str, Int64Array]) -> bool:
+        """Return True if the set has any message of these ranges of numbers per partition."""
+        return any(partition in self._of and self._of[partition].overlaps(part) for partition, part in ranges.items())
+
     def pieces(self) -> Iterator[tuple[str, Int64Array]]:
         """Yield partitions with some of their ranges, in order."""
         for partition in sorted(self._of):

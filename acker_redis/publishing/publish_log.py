@@ -16,7 +16,7 @@ from acker_redis.errors import BadConfigError
 from acker_redis.publishing.errors import FencedError
 from acker_redis.publishing.log_folder import LogFolder
 from acker_redis.publishing.log_state import LogState
-from acker_redis.publishing.messages import Mask, MessageNames, names_of
+from acker_redis.publishing.messages import Mask, MessageNames
 from acker_redis.publishing.records import Accepted, Dead, Decision, Epoch, Finished, Owner, Record, Reopened, Staged
 
 Publish: TypeAlias = Callable[[int, Staged], object]
@@ -94,7 +94,7 @@ class PublishLog:
         """
         with self._lock:
             self._settle()
-            return None if self.is_done(names_of(accepted.messages)).any() else self._put(accepted)
+            return None if self.state.has_done(accepted.messages) else self._put(accepted)
 
     def bury(self, dead: Dead) -> tuple[int, Dead] | None:
         """Decide that messages are dead, before their letters are stored.

@@ -688,6 +688,11 @@ class Tracker:
         Raises:
             PipelineError: rows of several messages would come together without `partial`.
         """
+        if partial and self._outputs.output == "once":
+            raise PipelineError(
+                f"{operator!r}: partial=True unites rows of several messages. With once=, a row is written if its message is "
+                'accepted, so each must have one. Add the message id to the keys, or use output="whole".'
+            )
         if partial or self._outputs.output == "whole":
             return False
         if not {column.lower() for column in self._id_columns} <= {key.lower() for key in keys}:

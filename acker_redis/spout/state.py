@@ -1,10 +1,10 @@
 """State of a spout's messages: waiting, in flight, or done. The caller does all I/O and provides the time."""
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Concatenate, Literal, ParamSpec, TypeAlias, TypeVar
+from typing import Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +76,19 @@ class SpoutCounts:
     withdrawn: int = 0
 
 
+class LetterLog(Protocol):
+    """Decides whether messages are dead, which others may deny."""
+
+    def bury(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+        """Decide that messages are dead. Return the letters to store, which may be fewer, or of earlier decisions."""
+
+    def stored(self) -> None:
+        """Note that the letters that `bury` returned are stored."""
+
+    def accepted(self, message_ids: Int64Array) -> Int64Array:
+        """Return which of these messages aren't dead, because their output counts."""
+
+
 class SpoutState:
     """Track the messages of one source in one run.
 
@@ -86,6 +99,7 @@ class SpoutState:
         counts: counters so far.
         dead_letters: letters of exhausted messages, by message id.
         letters: dead letters that aren't stored yet.
+        letter_log: what decides whether messages are dead, before their letters are stored; None: nothing else does.
         sent: results of followed emissions, by emission number.
         poison_search: messages of emissions whose jobs failed.
         marks: marks that emissions put on their roots. They are applied before outcomes.
@@ -122,6 +136,7 @@ class SpoutState:
         self.causes: list[Cause] = [_NO_CAUSE]
         self.dead_letters: dict[int, DeadLetter] = {}
         self.letters: list[DeadLetter] = []
+        self.letter_log: LetterLog | None = None
         self.sent: dict[int, Sent] = {}
         self._waiting = Waiting(goes_on=goes_on)
         self.poison_search = self._waiting.poison_search
@@ -494,6 +509,14 @@ class SpoutState:
         """Note that all `letters` are stored, so their messages are done."""
         self._done.append(np.array([letter.message_id for letter in self.letters], np.int64))
         self.letters = []
+
+    def letters_refused(self, message_ids: Int64Array) -> None:
+        """Forget letters that aren't stored yet, because their messages' output counts. They count as acked."""
+        refused = set(message_ids.tolist())
+        self.counts.dead_lettered -= len(refused)
+        self.counts.acked += len(refused)
+        for message in refused:
+            self.dead_letters.pop(message, None)
 
     def apply_marks(self) -> None:
         """Apply `marks` to attempts in flight."""

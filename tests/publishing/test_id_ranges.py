@@ -39,8 +39,16 @@ def test_set_has_what_was_added(parts: list[list[int]], asked: list[int], leaf: 
             ids.add(ranges_of(array(part)))
         truth = {number for part in parts for number in part}
         assert ids.has(array(asked)).tolist() == [number in truth for number in asked]
+        assert ids.overlaps(ranges_of(array(asked))) is bool(truth & set(asked))
         assert len(ids) == len(truth)
         assert ids.ranges().tolist() == ranges_of(array(sorted(truth))).tolist()
+
+
+def test_ranges_are_not_expanded_to_be_looked_up() -> None:
+    ids = IdRanges()
+    ids.add(np.array([[0, 2**62], [2**62 + 5, LARGEST - 9]]))
+    assert ids.overlaps(np.array([[2**62 + 1, 2**62 + 4], [LARGEST - 9, LARGEST]]))
+    assert not ids.overlaps(np.array([[2**62 + 1, 2**62 + 4], [LARGEST - 8, LARGEST]]))
 
 
 def test_sequential_ids_take_one_range() -> None:

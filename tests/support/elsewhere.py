@@ -14,7 +14,7 @@ EVERY_KIND = ("lua/", "ledger/", "client/", "model_based/test_conformance.py")
 """Files whose tests run on every kind of server, because they see its scripts or replies. All others run on Valkey."""
 
 ELSEWHERE: dict[str, tuple[str, ...]] = {
-    "Programs of the docs and demos. The README's programs and the word count demo stay.": (
+    "Programs of the docs and demos. The word count demo stays, and the oldest Spark runs the README's pipeline.": (
         "docs/test_docs.py::test_python_blocks_of_a_docs_page_run",
         "docs/test_readme.py::test_documented_pipeline_runs_with_the_shown_result[docs/start/pipeline.md",
         "docs/test_topologies.py::test_python_blocks_of_a_page",
@@ -31,6 +31,8 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "spark/applications/test_word_count.py::test_failing_lines",
         "spark/applications/test_word_count.py::test_word_count_in_sql",
         "docs/test_docs.py::test_the_page_on_tests_runs",
+        "docs/test_readme.py::test_documented_pipeline_runs_with_the_shown_result[README.md",
+        "spark/applications/test_applications.py::test_tree_begun",
     ),
     "The development stack as a whole. Its configuration and one of its profiles stay.": (
         "stack/test_alerts.py::test_panels_and_alerts",
@@ -46,7 +48,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "benchmarks/test_benchmarks.py::test_benchmark_yields",
         "benchmarks/test_spark_benchmarks.py",
     ),
-    "The gate itself. A green run and a red one stay.": (
+    "The gate itself, and what an index of packages checks. A green run and a red one stay.": (
         "packaging/test_gate.py::test_a_dead_process",
         "packaging/test_gate.py::test_gate_is_red[compares or",
         "packaging/test_gate.py::test_gate_is_red[dies",
@@ -55,6 +57,9 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "packaging/test_gate.py::test_models_scripts_and_proofs_are_never_run_again[lua",
         "packaging/test_gate.py::test_models_scripts_and_proofs_are_never_run_again[spark",
         "packaging/test_gate.py::test_only_tests_that_waited_are_to_be_run_again[-n2",
+        "packaging/test_gate.py::test_either_of_two_stages",
+        "packaging/test_gate.py::test_only_tests_that_waited_are_to_be_run_again[-n0",
+        "packaging/test_packaging.py::test_wheel_and_sdist_pass_twine_check",
     ),
     "Sinks tried with the real thing. Each is a cell of the matrix.": ("spark/sinks/test_targets.py",),
     "Kafka on Spark. The member of a group, its faults and letters stay, on a real broker without Spark.": (
@@ -75,6 +80,20 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     ),
     "Another value, store, or place of a fault that stays.": (
         "client/test_broken_cluster.py::test_frozen_node_delays_only",
+        "docs/test_upgrade.py::test_app_of_another_format",
+        "spout/test_poison_search.py::test_all_but_random",
+        "spark/emission/test_whole_output.py::test_dead_letters_of_a_written",
+        "spark/emission/test_whole_output.py::test_whole_output_with_a_failing_writer_is_retried_entirely[1]",
+        "spark/emission/test_whole_output.py::test_whole_output_replaces_existing",
+        "ops/test_dashboard.py::test_pending_command",
+        "kafka/test_group_commits.py::test_unchanged_offsets",
+        "storm/components/test_kafka.py::test_open_records",
+        "spark/protocol/test_anchor_codec.py::test_exported_messages_complete_after_run_exported[binary",
+        "spark/runs/test_outages.py::test_source_that_is_away_while_ids_are_read_is_waited_for[True",
+        "storm/turns/test_random.py::test_held_tuples_of_random_topologies_end_as_the_oracle_says[304",
+        "ops/test_rotator_process.py::test_frozen_server",
+        "ledger/test_shared_blocks.py::test_blocks_survive_reloads_restarts_and_replication[redis7-3",
+        "cli/test_server.py::test_server_with_a_folder",
         "acker/test_bad_input.py::test_batch_of_a_million",
         "docs/test_disaster.py::test_full_redis",
         "docs/test_disaster.py::test_redis_move",
@@ -294,9 +313,7 @@ STAY: dict[str, tuple[str, ...]] = {
     "spark/runs/test_kafka_records.py": ("no_record_is_committed", "partition_that_leaves"),
     "spout/test_leftover_roots.py": ("interrupted_run", "leftover_search", "next_run_settles", "silent_server"),
     "storm/turns/test_batch_spout.py": ("a_batch_whose_kept_rows", "rows_of_each_batch"),
-    "storm/turns/test_batches.py": (
-        "a_flush_that_kills", "windows_by_event_time",
-    ),
+    "storm/turns/test_batches.py": ("windows_by_event_time",),
     "storm/turns/test_dataframe_spout.py": ("a_failed_row", "each_row_is_acked", "rows_of_a_turn_whose_ledger"),
     "storm/turns/test_held.py": ("held_tuples_are_failed",),
     "storm/turns/test_state.py": (

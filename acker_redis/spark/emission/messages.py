@@ -105,6 +105,10 @@ class RunMessages:
         self._count = len(ids)
         return ids
 
+    def has_others(self) -> None:
+        """Note that the source has messages that aren't to be done."""
+        self._count = -1
+
     def read_ids_among(self, wanted: Int64Array) -> Int64Array:
         """Read which of these ids the messages have. The others aren't to be done.
 

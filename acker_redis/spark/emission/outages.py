@@ -28,27 +28,28 @@ PAUSE_SECS, _LONGEST_PAUSE_SECS = 0.5, 30.0
 """First and longest pause between two reads of a source that can't be reached."""
 
 
-def read_patiently(read: Callable[[], _T], outage_secs: float) -> _T:
-    """Read from a source of messages. While it can't be reached, read again after growing pauses.
+def patiently(call: Callable[[], _T], outage_secs: float, what: str = "source of messages") -> _T:
+    """Call a function that reads or writes. While that can't be reached, call it again after growing pauses.
 
     Args:
-        read: function that reads.
+        call: the function.
         outage_secs: time after which the error of an outage is raised, in seconds.
+        what: what it reads or writes, for the log.
 
     Raises:
-        Exception: what `read` raised, unless it was an outage within that time.
+        Exception: what the function raised, unless it was an outage within that time.
     """
     began = time.monotonic()
 
     def may_read_again(error: Exception) -> bool:
         waits = outage_of(error) is not None or is_outage(error)
         if waits := waits and time.monotonic() - began < outage_secs:
-            log.warning("source of messages unreachable, will read it again error=%s", line_of(error))
+            log.warning("unreachable, will try again what=%s error=%s", what, line_of(error))
         return waits
 
     pauses = Backoff(base=PAUSE_SECS, cap=_LONGEST_PAUSE_SECS)
     retry: Retry = Retry(pauses, -1, supported_errors=(Exception,))
-    return retry.call_with_retry(read, lambda error: None, is_retryable=may_read_again)
+    return retry.call_with_retry(call, lambda error: None, is_retryable=may_read_again)
 
 
 def without_outages(failed: Sequence[Failure], retry: RetryPolicy) -> list[Failure]:

@@ -98,6 +98,7 @@ class EmissionRoots:
         *,
         begun_at: float | None = None,
         known_from_job: bool = False,
+        part: str = "",
     ) -> None:
         """Prepare the roots without sending them.
 
@@ -108,6 +109,7 @@ class EmissionRoots:
             begun_at: time at which the emission began, as `time.monotonic`, if its messages became known later. The age of
                 the roots counts from it. None: now.
             known_from_job: whether a job that is over told which messages there are. Such roots wait for `complete`.
+            part: name of these messages if they are a part of the emission, whose other roots are kept apart.
         """
         self._begun_at, self._known_from_job = begun_at, known_from_job
         self._has_begun, self._age_ms = False, 0
@@ -117,7 +119,7 @@ class EmissionRoots:
         _warn_about_sparse_ids(spout.acker.config.app, emission.message_ids[order])
         self._roots = emission.roots[order]
         self._own = own[order].view(np.uint64)
-        self._idempotency_key = f"{spout.run_id}:{emission.number}"
+        self._idempotency_key = f"{spout.run_id}:{emission.number}{part and f':{part}'}"
         self._stop = threading.Event()
         self._initialised = threading.Event()
         self._beginning = threading.Lock()  # sinks may run in several threads

@@ -25,6 +25,7 @@ from acker_redis.errors import (
 from acker_redis.model.arrays import Int64Array
 from acker_redis.outages import is_outage
 from acker_redis.spark.emission.late_messages import LateMessages
+from acker_redis.spark.emission.once_output import OnceOutput
 from acker_redis.spark.emission.operator_health import OperatorHealth, Verdict, with_retries
 from acker_redis.spark.emission.outages import mark_outages, without_outages
 from acker_redis.spark.emission.pipeline_run import Pipeline, PipelineRun, names
@@ -81,6 +82,7 @@ class EmissionRunner:
         url: URL of the acker's server for executors.
         timeout_secs: time limit for the jobs of an emission, in seconds; None: no limit.
         whole_output: output that is written as a whole; None: output is written by message.
+        once_output: output of which a publish log has each message's rows once; None: sinks write themselves.
         shown_id: columns that identify a message for the pipeline, which doesn't see `id_column` then. None: it sees that.
         cancellation: what ends the jobs of the emission that runs.
     """
@@ -93,6 +95,7 @@ class EmissionRunner:
     timeout_secs: float | None = None
     whole_output: WholeOutput | None = None
     shown_id: tuple[str, ...] | None = None
+    once_output: OnceOutput | None = None
     cancellation: Cancellation = field(default_factory=Cancellation, init=False)
     _mismatched: set[str] = field(default_factory=set, init=False)
 
@@ -120,6 +123,10 @@ class EmissionRunner:
         """
         activate(spark)
         tag, salt = self._tag_and_salt_of(emission)
+        if self.once_output is not None and len(emission.roots):
+            emission = self.once_output.ack_done(emission)
+            if not len(emission.roots):
+                return
         try:
             with own_errors():
                 messages, emission = source.messages_of(emission)
@@ -179,6 +186,9 @@ class EmissionRunner:
             run = self._prove(under_way, messages, batch_id, releasing)
             emission, roots = under_way.emission, under_way.roots
             verdict, failed, counts = self._judge(emission, run.proof)
+            if self.once_output is not None:
+                self.once_output.complete(emission, run.outputs, failed, roots)
+                return verdict
             if whole is None:
                 roots.complete(failed)
                 return verdict
@@ -220,7 +230,7 @@ class EmissionRunner:
         spout = self.spout
         run = PipelineRun(
             spark, emission, spout.acker.config.app, spout.run_id,
-            Outputs("by_message" if self.whole_output is None else "whole"),
+            Outputs("once" if self.once_output else "by_message" if self.whole_output is None else "whole"),
             repeat=repeat, name_component=app_of(spout.acker).ledger.component_number, mismatched=self._mismatched,
         )  # fmt: skip
         releasing.callback(run.release)

@@ -129,6 +129,28 @@ def read_source(metrics: Metrics, meter: str) -> Source:
     return Source(*_counted(sums), sums["least"], sums["greatest"])
 
 
+class Staged(NamedTuple):
+    """Rows that a meter has counted behind a filter that leaves out failed messages.
+
+    Attributes:
+        rows: number of rows.
+        others: number of those that don't belong to exactly one message.
+    """
+
+    rows: int
+    others: int
+
+
+def meter_staged(frame: DataFrame, meter: str) -> DataFrame:
+    """Meter the rows of messages that haven't failed. Their shares aren't added up."""
+    return _observed(frame, meter, {"rows": "count(1)", "others": f"count_if(coalesce(size({ROOTS}), 0) <> 1)"})
+
+
+def read_staged(metrics: Metrics, meter: str) -> Staged:
+    """Read the result of `meter_staged`."""
+    return Staged(metrics[meter]["rows"], metrics[meter]["others"])
+
+
 ReadRemoved: TypeAlias = Callable[[Metrics, str, str], Removed | None]
 """Reads the rows that an operator has removed, from the metrics, the name of the meter, and that of the operator.
 

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql import DataFrame
 
@@ -29,6 +29,9 @@ INDENT = re.compile(r"(?:[: ] {2})*(?:[:+]- )?")
 
 METER = "CollectMetrics"
 """Kind of a meter's node."""
+_ADAPTIVE, _LAST_STAGE = "AdaptiveSparkPlan", "ResultQueryStage"
+"""Nodes above the command of an execution with several stages. The second one is in Spark 4.1 and newer."""
+
 _LIMITS = ("GlobalLimit", "LocalLimit", "Tail")
 _CAST = re.compile(r"cast\(([^\s()]+) as [a-z]+(?:\([\d,]+\))?\)")
 """A cast of a column or a constant that Spark added, not the user."""
@@ -119,6 +122,27 @@ def analyzed_part(explained: str) -> str:
 def kinds_in(plan: str) -> Counter[str]:
     """Return the names of the nodes in the text of a plan, and how often each is there."""
     return Counter(INDENT.sub("", line, count=1).split(" ", 1)[0] for line in plan.splitlines() if line)
+
+
+class Written(NamedTuple):
+    """What Spark tells of the files that an execution has written.
+
+    Attributes:
+        rows: number of rows in them.
+        files: their number.
+    """
+
+    rows: int
+    files: int
+
+
+def written_by(query: "JavaObject") -> Written:
+    """Return what Spark tells of the files that a command has written. Tasks that ran twice count once."""
+    plan = query.executedPlan()
+    while (name := plan.nodeName()) == _ADAPTIVE or name.startswith(_LAST_STAGE):
+        plan = plan.executedPlan() if name == _ADAPTIVE else plan.plan()
+    told = plan.metrics()
+    return Written(*(int(told.apply(name).value()) for name in ("numOutputRows", "numFiles")))
 
 
 def is_cached(query: "JavaObject") -> bool:

@@ -115,6 +115,7 @@ class Proof:
     _failures: list[Failure] = field(default_factory=list)
     _meters: dict[str, _Meter] = field(default_factory=dict)
     _weights: int = 0
+    _staged: int = 0
     _adding: threading.Condition = field(default_factory=threading.Condition)  # sinks may run in several threads
     _thread: int = field(default_factory=threading.get_ident)  # that of the pipeline
     _running: int = 0
@@ -186,6 +187,38 @@ class Proof:
         meter = f"{meters.PREFIX}{self.key}:source"
         self._executions.expect(meter)
         return meter
+
+    def add_staged_meter(self, node: Node) -> str:
+        """Return the name of a new meter of rows that a sink stages."""
+        with self._adding:
+            self._staged += 1
+            meter = f"{meters.PREFIX}{self.key}:{node.name}#staged{self._staged}"
+        self._executions.expect(meter)
+        return meter
+
+    def read_staged(self, node: Node, meter: str) -> meters.Staged:
+        """Read the meter of the rows that a sink has staged.
+
+        Raises:
+            UnprovenEmissionError: Spark didn't tell, or told it more than once.
+        """
+        return meters.read_staged(self._staging(node, meter).metrics, meter)
+
+    def read_written(self, node: Node, meter: str) -> plans.Written:
+        """Return what Spark tells of the files with the rows that had this meter.
+
+        Raises:
+            UnprovenEmissionError: as `read_staged`.
+        """
+        return plans.written_by(self._staging(node, meter).query)
+
+    def _staging(self, node: Node, meter: str) -> Execution:
+        found = self._executions.find(lambda execution: meter in execution.metrics, self.session)
+        if len(found) != 1:
+            raise UnprovenEmissionError(
+                f"{node.name!r}: Spark reported {len(found)} executions that staged its rows, so this is retried."
+            )
+        return found[0]
 
     def next_exponent(self) -> int:
         """Return the exponent of a weight for a frame that is combined with others.

@@ -17,8 +17,9 @@ from acker_redis.model.arrays import Int64Array
 from acker_redis.spark import checks
 from acker_redis.spark.emission.corrupt_records import check_corrupt_records
 from acker_redis.spark.emission.messages import RunMessages, not_done, with_message_ids
+from acker_redis.spark.emission.once_output import OnceOutput
 from acker_redis.spark.emission.operator_health import OperatorHealth
-from acker_redis.spark.emission.outages import read_patiently
+from acker_redis.spark.emission.outages import patiently
 from acker_redis.spark.emission.pipeline_run import Pipeline
 from acker_redis.spark.emission.place_columns import place_columns
 from acker_redis.spark.emission.runner import EmissionRunner
@@ -26,6 +27,7 @@ from acker_redis.spark.emission.whole_output import WholeOutput
 from acker_redis.spark.proof.id_lineage import check_id_lineage
 from acker_redis.spark.runs.callbacks import with_retries
 from acker_redis.spark.runs.late_ids import may_learn_ids
+from acker_redis.spark.runs.once import Once
 from acker_redis.spark.runs.options import (
     MessageIds,
     ReplayFrom,
@@ -193,11 +195,13 @@ def run_dataframe(
     only_dead_letters: DeadLetterFilter | None = None,
     *,
     learns_ids: bool = False,
+    once: Once | None = None,
 ) -> RunResult:
     """Run a pipeline with checked settings.
 
     `on_done` is called with message ids and the spout, which knows the dead letters among them. `learns_ids` says whether the
-    first emission may begin before the ids are read, which pays if they are a range.
+    first emission may begin before the ids are read, which pays if they are a range. `once` names the log that has each
+    message's rows once.
     """
     started = time.monotonic()
     acker, offsets, letter_bytes = settings.acker, ids.offset_file, settings.dead_letter_bytes
@@ -207,6 +211,8 @@ def run_dataframe(
     check_only_dead_letters(only_dead_letters, output, ids)
     if output == "whole":
         _check_whole(ids, replay, settings)
+    if once is not None:
+        once.check(messages.sparkSession, output, ids, only_dead_letters)
     checks.check_column_names(messages.columns, "run_tracked")
     check_corrupt_records(messages)
     keeps = replay.max_bytes > 0
@@ -222,11 +228,11 @@ def run_dataframe(
         key, spark = f"{acker.config.app}:{run_id}", messages.sparkSession
 
         def read(source: Callable[[], _T]) -> _T:
-            def once() -> _T:
+            def read_once() -> _T:
                 with own_errors(), reading_ids(spark, key, settings.emit_timeout_secs):
                     return source()
 
-            return read_patiently(once, settings.retry.outage_secs)
+            return patiently(read_once, settings.retry.outage_secs)
 
         if offsets is not None:
             messages = read(partial(not_done, messages, offsets, partition, offset))
@@ -238,9 +244,10 @@ def run_dataframe(
             payload=source.payloads if letter_bytes else None,
             place=None if ids.id_column is not None else FilePlaces.of(messages, partition, offset),
             # Payloads in Redis go with their dead letters. A single message can't be added to an output written as a whole.
-            replay=None if keeps or output == "whole" else _ids_of_letters, replays_from=FROM_RUN,
+            replay=None if keeps or output == "whole" or once is not None else _ids_of_letters, replays_from=FROM_RUN,
         )  # fmt: skip
         completed = _CompletedMessages(spout, offsets, kept, on_done)
+        once_output: OnceOutput | None = None
         spout.on_done = completed.done
         with noting_error(acker, spout.lane, run_id, settings.spout_id):
             if only_dead_letters is not None:
@@ -248,6 +255,14 @@ def run_dataframe(
                     letters = app_of(acker).selected_letters(settings.spout_id, only_dead_letters)
                     spout.add(read(partial(_of_letters, source, letters)))
                 completed.letters = letters
+            elif once is not None:
+                with _holding(app_of(acker).lease(lane=spout.lane, run_id=run_id)):
+                    once_output = once.open(spout, column)
+                    ids_of_all = read(partial(source.read_ids, offsets, partition, offset))
+                    fresh = once_output.not_done(ids_of_all)
+                    if len(fresh) < len(ids_of_all):
+                        source.has_others()
+                    spout.add(fresh)
             elif learns_ids and output == "by_message" and may_learn_ids(messages, settings, ids, replay):
                 spout.state.unread = True
             else:
@@ -268,6 +283,7 @@ def run_dataframe(
             url,
             settings.emit_timeout_secs,
             whole_output,
+            once_output=once_output,
         )
 
         def emit(emission: Emission) -> None:
@@ -299,6 +315,8 @@ def run_dataframe(
                 if whole_output.refused:
                     time.sleep(whole_output.delay_secs)
                 emit_nothing()
+        if once_output is not None:
+            once_output.finish()
         result = result_of(spout, time.monotonic() - started, completed.end())
         return result if completed.letters is None else replace(result, letters_left=completed.letters.left)
 

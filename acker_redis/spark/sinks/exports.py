@@ -48,6 +48,7 @@ def export(
     name: str | None,
 ) -> None:
     """Implement `Tracker.export`."""
+    outputs.refuse_unstaged("export")
     if outputs.output == "whole":
         raise PipelineError(
             'export: output="whole" does not support exports. A message would be done only after other programs are done with '

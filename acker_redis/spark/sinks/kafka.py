@@ -73,6 +73,7 @@ def write_kafka(
     record_id: str | None,
 ) -> int:
     """Implement `Tracker.write_kafka`."""
+    outputs.refuse_unstaged("write_kafka")
     if outputs.output == "whole":
         raise PipelineError(
             'write_kafka: output="whole" does not support topics. Records can\'t be replaced, so a second try would add them '
@@ -104,6 +105,7 @@ def export_kafka(
     record_id: str | None,
 ) -> int:
     """Implement `Tracker.export_kafka`."""
+    outputs.refuse_unstaged("export_kafka")
     if outputs.output == "whole":
         raise PipelineError(
             'export_kafka: output="whole" does not support exports. A message would be done only after the other group is '

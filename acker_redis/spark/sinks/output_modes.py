@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, wraps
 from inspect import BoundArguments, signature
+from pathlib import Path
 from reprlib import Repr
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 from pyspark.sql import Column, DataFrame, DataFrameWriter, DataFrameWriterV2
 
 from acker_redis.errors import BadConfigError, InexactPipelineError, PipelineError
+from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.runtime.jvm import java_errors
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.captured_variables import snapshot
@@ -29,6 +31,18 @@ log = logging.getLogger("acker_redis.spark")
 
 Output: TypeAlias = Literal["by_message", "whole"]
 """Scope of the output: the messages of an emission, or all messages of the run."""
+
+Scope: TypeAlias = Literal["by_message", "whole", "once"]
+"""What decides when sinks write, and which rows: `Output`, or a publish log, which gets each message's rows once."""
+
+STAGED_FORMATS = ("parquet", "orc", "json", "csv", "text")
+"""Formats whose files can wait in a stage."""
+
+_STAGED_WRITES = ("save", *STAGED_FORMATS)
+_COMMITTER = "mapreduce.fileoutputcommitter.algorithm.version"
+_PROTOCOL = "spark.sql.sources.commitProtocolClass"
+_PROTOCOLS = ("org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",)
+"""Commit protocols that leave a task's files where the listing of the stage finds them."""
 
 WRITES = ("save", "saveAsTable", "insertInto", "json", "parquet", "text", "csv", "orc", "xml", "jdbc")
 """Methods of a DataFrameWriter that write. The others only set options."""
@@ -106,16 +120,20 @@ class AllowedWrites:
         expected: calls that it must repeat, in order, or None if any calls are allowed.
         calls: calls made so far, of all methods.
         targets: what a whole output replaces by the calls that were only recorded.
+        folder: folder that the rows are for, and their format, if they are staged.
+        stage: folder that gets the rows in place of that one.
     """
 
     sink: str
-    output: Output = "by_message"
+    output: Scope = "by_message"
     may_overwrite: bool = False
     any_mode: bool = False
     dry: bool = False
     expected: "list[Call] | None" = None
     calls: list[Call] = field(default_factory=list)
     targets: list[Stored] = field(default_factory=list)
+    folder: tuple[str, str] | None = None
+    stage: str | None = None
 
     def check_mode(self, mode: str, method: str | None = None) -> None:
         """Check that the sink may write with a mode.
@@ -128,7 +146,7 @@ class AllowedWrites:
             PipelineError: the mode is not allowed.
         """
         mode = mode.lower()
-        if self.any_mode or mode == ("append" if self.output == "by_message" else "overwrite"):
+        if self.any_mode or mode == ("overwrite" if self.output == "whole" else "append"):
             return
         called = f"mode {mode!r}" if method is None else f"{method}()"
         if self.output == "whole":
@@ -141,6 +159,8 @@ class AllowedWrites:
             )
         if mode == "overwrite" and self.may_overwrite:
             return
+        if self.output == "once":
+            raise PipelineError(f"{self.sink!r}: {called} {_HARMS.get(mode, _FAILS)}. With once=, use {_APPEND}.")
         raise PipelineError(
             f"{self.sink!r}: {called} {_HARMS.get(mode, _FAILS)}. Failed messages are written again without the others. Use "
             f'{_APPEND if method is None else "append()"}. In a pipeline, run_tracked(..., output="whole") replaces the '
@@ -251,6 +271,8 @@ class _Guard:
         else:
             self._writes.check_mode(self._mode_of(method, arguments))
             self._check_overwrite(method, arguments)
+            if self._writes.output == "once":
+                self._check_staged(method, arguments)
             source = method if method == "jdbc" else arguments.get("format") or self._source
             options = self._options_of(arguments)
             if method in ("save", "saveAsTable"):
@@ -304,6 +326,35 @@ class _Guard:
                 writes.targets += replaced_by(overwrite.session, overwrite.format, *where)
         else:
             overwrite.check_own_partitions()
+
+    def _check_staged(self, method: str, arguments: dict[str, Any]) -> None:
+        """Check that the files of a call that writes can wait in a stage, and note what they are.
+
+        Raises:
+            PipelineError: they can't.
+        """
+        sink, session = self._writes.sink, self._rows.sparkSession
+        source = arguments.get("format") or self._source or session.conf.get("spark.sql.sources.default", "parquet")
+        name = str(source if method == "save" else method).lower()
+        if method not in _STAGED_WRITES or name not in STAGED_FORMATS:
+            raise PipelineError(
+                f"{sink!r}: {method}() with the format {name!r} can't be staged. With once=, rows wait in a stage until their "
+                f"messages are accepted. Write {', '.join(STAGED_FORMATS)} into a folder, or run without once=."
+            )
+        options = {name.lower(): value for name, value in self._options_of(arguments).items()}
+        if not arguments.get("path") or "path" in options:
+            raise PipelineError(
+                f"{sink!r}: {method}() has no path among its arguments. With once=, the path is replaced by that of a stage. "
+                'Pass it as an argument, such as writer.mode("append").parquet(path).'
+            )
+        version = options.get(_COMMITTER) or session.conf.get(f"spark.hadoop.{_COMMITTER}", "1")
+        protocol = session.conf.get(_PROTOCOL, _PROTOCOLS[0])
+        if version != "1" or protocol not in _PROTOCOLS:
+            raise PipelineError(
+                f"{sink!r}: files are committed by version {version} of Hadoop's algorithm and {protocol}. With once=, a task "
+                f"that runs twice must leave its rows once. Unset {_COMMITTER} and {_PROTOCOL}."
+            )
+        self._writes.folder = str(arguments["path"]), name
 
     def _options_of(self, arguments: dict[str, Any]) -> dict[str, str]:
         """Return the options of a call that writes."""
@@ -367,6 +418,8 @@ def _method(name: str, spark: Callable[..., Any]) -> Callable[..., Any]:
             self._check(name, arguments)
             if self._writes.dry:
                 return None
+            if self._writes.stage is not None:
+                return _apply(self._writer, name, {**arguments, "path": self._writes.stage})
         else:
             self._note(name, arguments)
         result = getattr(self._writer, name)(*args, **options)
@@ -417,6 +470,33 @@ class LateSink(NamedTuple):
     text: str
 
 
+class StagedRows(NamedTuple):
+    """Files with the rows of a sink.
+
+    Attributes:
+        files: their paths, below the stage.
+        rows: number of rows in them.
+    """
+
+    files: tuple[str, ...]
+    rows: int
+
+
+class Staging(Protocol):
+    """A sink that has kept its rows, and writes those of accepted messages into a stage."""
+
+    @property
+    def name(self) -> str:
+        """Name of the sink."""
+
+    @property
+    def target(self) -> str:
+        """Folder that the rows are for."""
+
+    def stage(self, folder: Path, failed: Int64Array) -> StagedRows:
+        """Write the rows of all messages but those with these roots into a folder that doesn't exist."""
+
+
 @dataclass
 class Outputs:
     """The sinks of one emission.
@@ -426,12 +506,14 @@ class Outputs:
         only_checked: whether nothing is written at all.
         counts: sink -> number of rows that it would have written, if nothing is written.
         late: sinks that have kept their rows, in the order in which they write.
+        staging: sinks that have kept their rows, and stage those of accepted messages.
     """
 
-    output: Output = "by_message"
+    output: Scope = "by_message"
     only_checked: bool = False
     counts: dict[str, int] = field(default_factory=dict)
     late: list[LateSink] = field(default_factory=list)
+    staging: list[Staging] = field(default_factory=list)
     _checks: list[Callable[[], object]] = field(default_factory=list)
     _kept: list[DataFrame] = field(default_factory=list)
     _sources: ReplacedSources = field(default_factory=ReplacedSources)
@@ -439,7 +521,7 @@ class Outputs:
     @property
     def waits(self) -> bool:
         """True if sinks keep their rows first, and write them later or not at all."""
-        return self.only_checked or self.output == "whole"
+        return self.only_checked or self.output != "by_message"
 
     def allowed_writes(self, sink: str, *, may_overwrite: bool = False, any_mode: bool = False) -> AllowedWrites:
         """Return the writes that a sink may do."""
@@ -463,6 +545,7 @@ class Outputs:
         write(make_writer(dry))
         dry.check_any_writes()
         self._sources.add_replaced(writes.sink, dry.targets)
+        writes.folder = dry.folder
         return dry.calls
 
     def check_read(self, reader: str, rows: DataFrame) -> None:
@@ -507,17 +590,35 @@ class Outputs:
                 log.debug("kept rows not released, Spark will drop them", exc_info=True)
         self._kept.clear()
         self.late.clear()
+        self.staging.clear()
         self._checks.clear()
         self._sources.clear()
 
     def refuse_on_error(self, on_error: str, sink: str) -> None:
-        """Reject `on_error="fail"` for a whole output, whose rows belong to all messages.
+        """Reject `on_error="fail"` for rows that are written after the emission is proven.
 
         Raises:
-            PipelineError: `on_error` is `fail`, and the output is a whole.
+            PipelineError: `on_error` is `fail`, and the sink doesn't write at once.
         """
         if self.output == "whole" and on_error == "fail":
             raise PipelineError(
                 f'{sink}: output="whole" does not support on_error="fail". The output is made from all messages, so none of '
                 "them can fail for it. Omit on_error. An output that can't be written is retried."
+            )
+        if self.output == "once" and on_error == "fail":
+            raise PipelineError(
+                f'{sink}: once= does not support on_error="fail". Rows are staged once all sinks are proven, so a write that '
+                "fails breaks the emission. Omit on_error. The emission is retried."
+            )
+
+    def refuse_unstaged(self, sink: str) -> None:
+        """Reject a sink whose rows can't wait in a stage, if the output needs that.
+
+        Raises:
+            PipelineError: it needs that.
+        """
+        if self.output == "once":
+            raise PipelineError(
+                f"{sink} writes at once, so its rows can't wait in a stage until their messages are accepted. With once=, use "
+                'tracker.write with files, such as lambda writer: writer.mode("append").parquet(path).'
             )

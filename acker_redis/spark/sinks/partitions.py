@@ -33,6 +33,7 @@ def write_partitions(
     name: str | None,
 ) -> int:
     """Implement `Tracker.write_partitions`."""
+    outputs.refuse_unstaged("write_partitions")
     checks.check_on_error(on_error, "write_partitions")
     outputs.refuse_on_error(on_error, "write_partitions")
     checks.check_function(write, "write_partitions", "a function of record batches and the partition's number", count=2)

@@ -1,6 +1,7 @@
 """Sinks that use Spark's own means: writers, functions of a DataFrame, Python data sources."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ from acker_redis.spark.sinks.output_modes import (
     targets_of,
 )
 from acker_redis.spark.sinks.sink import Sink
+from acker_redis.spark.sinks.staging import StagingSink
 from acker_redis.spark.worker.data_source import consuming
 from acker_redis.spark.worker.failures import OnError, Reason, failure_of
 
@@ -63,6 +65,7 @@ def write_table(
     allow_overwrite: bool,
 ) -> None:
     """Implement `Tracker.write_table`."""
+    outputs.refuse_unstaged("write_table")
     checks.check_function(
         write, "write_table", "a function of the DataFrameWriterV2, such as lambda writer: writer.append()"
     )
@@ -103,7 +106,30 @@ def _write_guarded(
         writes.check_all_made()
         writes.check_any_writes()
 
+    if outputs.output == "once":
+        _stage_later(sink, writes, write, make_writer)
+        return
     _run(sink, write_checked, on_error, targets or targets_of(writes.expected or ()))
+
+
+def _stage_later(
+    sink: Sink,
+    writes: AllowedWrites,
+    write: Callable[[Any], object],
+    make_writer: Callable[[DataFrame, AllowedWrites], Any],
+) -> None:
+    """Keep the rows of a sink, and stage them once it is known which messages have failed."""
+
+    def write_into(rows: DataFrame, stage: str) -> None:
+        staging = replace(writes, calls=[], stage=stage)
+        write(make_writer(rows, staging))
+        staging.check_all_made()
+
+    if writes.folder is None:
+        raise PipelineError(f"{sink.node.name!r}: the function writes to no folder.")
+    sink = sink.with_kept_rows()
+    sink.finish()
+    sink.outputs.staging.append(StagingSink(sink, *writes.folder, write_into))
 
 
 def write_dataframe(
@@ -115,6 +141,7 @@ def write_dataframe(
     name: str | None,
 ) -> None:
     """Implement `Tracker.write_dataframe`."""
+    outputs.refuse_unstaged("write_dataframe")
     checks.check_on_error(on_error, "write_dataframe")
     outputs.refuse_on_error(on_error, "write_dataframe")
     checks.check_function(write, "write_dataframe", "a function of the DataFrame")
@@ -170,6 +197,7 @@ def write_data_source(
     allow_overwrite: bool,
 ) -> None:
     """Implement `Tracker.write_data_source`."""
+    outputs.refuse_unstaged("write_data_source")
     checks.check_on_error(on_error, "write_data_source")
     outputs.refuse_on_error(on_error, "write_data_source")
     outputs.allowed_writes("write_data_source" if name is None else name, may_overwrite=allow_overwrite).check_mode(

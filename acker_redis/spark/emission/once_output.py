@@ -1,0 +1,242 @@
+"""Output once: the rows of an emission are staged, accepted by the publish log, and published, before anything is acked."""
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from acker_redis.errors import AckerError, BadConfigError
+from acker_redis.model.arrays import Int64Array
+from acker_redis.publishing.errors import LogLostError
+from acker_redis.publishing.files import LocalFiles, check_device, check_partitions, files_below, local_folder
+from acker_redis.publishing.messages import Mask, MessageNames
+from acker_redis.publishing.publish_log import PublishLog
+from acker_redis.publishing.records import Accepted, Dead, Owner, Staged
+from acker_redis.spark.emission.outages import patiently
+from acker_redis.spark.emission.roots import EmissionRoots, salts, shares_of
+from acker_redis.spark.sinks.output_modes import Outputs, Staging
+from acker_redis.spark.worker.failures import Failure
+from acker_redis.spout.in_flight import Emission
+from acker_redis.spout.spout import Spout
+from acker_redis.store.dead_letter import DeadLetter
+
+_T = TypeVar("_T")
+
+
+@dataclass
+class OnceOutput:
+    """Decide by a publish log which messages' rows belong into the tables of one run, and put them there.
+
+    Attributes:
+        spout: spout of the run.
+        publish_log: the log.
+        files: what moves staged files into tables.
+        location: folder of the log, which has the stages, too.
+        names: function of message ids to the messages' lasting names.
+        outage_secs: time that an outage of the log or a table is waited for, in seconds.
+        accepted_before: number of messages whose rows earlier runs have published.
+        dead_before: number of messages that earlier runs made dead letters.
+    """
+
+    spout: Spout
+    publish_log: PublishLog
+    files: LocalFiles
+    location: Path
+    names: Callable[[Int64Array], MessageNames]
+    outage_secs: float
+    accepted_before: int = field(default=0, init=False)
+    dead_before: int = field(default=0, init=False)
+    _tries: int = field(default=0, init=False)
+    _targets: dict[str, Path] = field(default_factory=dict, init=False)
+
+    def begin(self, owner: Owner) -> None:
+        """Begin a run: from now on no older one can decide anything. Complete what older ones decided.
+
+        The run holds its lane, so that it fences no run that works.
+
+        Raises:
+            BadConfigError: the log belongs to something else.
+            DamagedDataError: the log can't be read.
+            FilesNotMovedError: staged files are gone, or stand where they shouldn't.
+            AckerError: the server can't store letters.
+        """
+        self._wait_for(lambda: self.publish_log.begin(self.spout.run_id, owner))
+        self._publish()
+        self.store_letters()
+        for stage in self._stages.glob("[0-9]*"):
+            if int(stage.name) < self.publish_log.state.epoch:
+                shutil.rmtree(stage, ignore_errors=True)
+
+    def not_done(self, message_ids: Int64Array) -> Int64Array:
+        """Leave out the messages that earlier runs have done, and count them."""
+        names, state = self.names(message_ids), self.publish_log.state
+        is_accepted, is_dead = state.accepted.has(names), state.is_dead(names)
+        self.accepted_before, self.dead_before = int(is_accepted.sum()), int(is_dead.sum())
+        return message_ids[~(is_accepted | is_dead)]
+
+    def ack_done(self, emission: Emission) -> Emission:
+        """Ack the messages of an emission that the log has done, and return it without them.
+
+        Such a message was accepted, and its root timed out, was lost or was failed before the ack.
+
+        Raises:
+            AckerError: as `EmissionRoots.complete`.
+        """
+        is_done = self.publish_log.is_done(self.names(emission.message_ids))
+        if not is_done.any():
+            return emission
+        done = emission.only(is_done)
+        self.spout.marks.exempt(done.roots)
+        spout = self.spout
+        salt = salts(spout.acker.config.app, spout.run_id, emission.number)[1]
+        with EmissionRoots(spout, done, shares_of(salt, done), part="done") as roots:
+            roots.complete([])
+        return emission.only(~is_done)
+
+    def complete(self, emission: Emission, outputs: Outputs, failed: Sequence[Failure], roots: EmissionRoots) -> None:
+        """Accept the messages that haven't failed, publish their rows, and close the roots.
+
+        Raises:
+            FencedError: a newer run decides now. Nothing was acked.
+            InexactPipelineError: as `EmissionRoots.complete`.
+            PipelineError: rows of a sink don't belong to one message each.
+            UnprovenEmissionError: a stage has other rows than it should.
+            Exception: a job failed.
+        """
+        bad = _roots_of(failed)
+        is_good = ~np.isin(emission.roots, bad)
+        are_known = not any(failure.rootless or failure.unreported for failure in failed)
+        if are_known and len(bad) == np.count_nonzero(~is_good):  # else `complete` refuses, or fails all
+            self._accept(emission, is_good, outputs)
+            self._publish()
+        roots.complete(failed)
+        shutil.rmtree(self._folder_of(emission), ignore_errors=True)
+        self._wait_for(self.publish_log.compact)
+
+    def bury(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+        """Decide that messages are dead. Return the letters to store, which are those of all that is decided.
+
+        Messages that were accepted are no dead letters: their rows are in the tables.
+
+        Raises:
+            FencedError: a newer run decides now. No letter may be stored.
+        """
+        names = self.names(np.array([letter.message_id for letter in letters], np.int64))
+        partitions = tuple(names.partitions[index] for index in names.partition_of.tolist())
+        dead = Dead(self.spout.run_id, partitions, tuple(names.numbers.tolist()), tuple(letters))
+        self._wait_for(lambda: self.publish_log.bury(dead))
+        return [letter for _, decided in self._to_store() for letter in decided.letters]
+
+    def stored(self) -> None:
+        """Note that the letters that `bury` returned are stored."""
+        for number, _ in self._to_store():
+            self.publish_log.stored(number)
+
+    def accepted(self, message_ids: Int64Array) -> Int64Array:
+        """Return which of these messages are accepted."""
+        return message_ids[self.publish_log.state.accepted.has(self.names(message_ids))]
+
+    def store_letters(self) -> None:
+        """Store the letters of messages that are dead, if nobody has.
+
+        Raises:
+            AckerError: the server can't.
+        """
+        letters = [letter for _, decided in self._to_store() for letter in decided.letters]
+        if letters:
+            self.spout.acker.dead_letters.add(letters)
+            self.stored()
+
+    def finish(self) -> None:
+        """Say that every message of the source is done, if it has one. A folder may be filled later."""
+        if self.spout.counts.emitted or self.accepted_before or self.dead_before:
+            self._wait_for(self.publish_log.finish)
+
+    def _to_store(self) -> list[tuple[int, Dead]]:
+        return sorted(self.publish_log.state.to_store.items())
+
+    @property
+    def _stages(self) -> Path:
+        return self.location / "stage"
+
+    def _folder_of(self, emission: Emission) -> Path:
+        return self._stages / str(self.publish_log.state.epoch) / str(emission.number)
+
+    def _accept(self, emission: Emission, is_good: Mask, outputs: Outputs) -> None:
+        """Stage the rows of messages, and decide that they belong into the tables. Then the log has done all of them.
+
+        What is staged stays until it is published: as long as it isn't known whether a record exists, it may have the files.
+        """
+        names = self.names(emission.message_ids)
+        while (accepts := is_good & ~self.publish_log.is_done(names)).any():
+            staged = self._staged(emission, outputs.staging, emission.roots[~accepts])
+            self.spout.marks.exempt(emission.roots[accepts])
+            accepted = Accepted(self.spout.run_id, emission.number, names.only(accepts).ranges(), staged)
+            self._wait_for(partial(self.publish_log.accept, accepted))
+
+    def _staged(self, emission: Emission, sinks: Sequence[Staging], left_out: Int64Array) -> tuple[Staged, ...]:
+        """Stage the rows of all sinks, except those of messages with some roots."""
+        self._tries += 1
+        folder = self._folder_of(emission) / str(self._tries)
+        try:
+            return tuple(self._stage(sink, folder / str(number), left_out) for number, sink in enumerate(sinks))
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    def _stage(self, sink: Staging, folder: Path, left_out: Int64Array) -> Staged:
+        target = self._target_of(sink)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staged = sink.stage(folder, left_out)
+        example = next(files_below(target), None)
+        if example is not None and staged.files:
+            check_partitions(sink.name, target, example.relative_to(target), Path(staged.files[0]))
+        # An empty file is only good for showing the columns of a table that has no other.
+        files = staged.files if staged.rows or example is None else ()
+        return Staged(sink.name, "files", str(target), str(folder), files, staged.rows)
+
+    def _target_of(self, sink: Staging) -> Path:
+        """Return the folder of a sink, which was checked once."""
+        if sink.target not in self._targets:
+            target = local_folder(sink.target, f"{sink.name!r}: the table")
+            if target.is_relative_to(self.location) or self.location.is_relative_to(target):
+                raise BadConfigError(
+                    f"{sink.name!r}: the table {target} and the publish log {self.location} are in each other. Readers of the "
+                    "table would read what is staged. Choose another folder for the log."
+                )
+            newest, known = self.files.newest_number(str(target)), self.publish_log.state.number
+            if newest > known:
+                raise LogLostError(
+                    f"{sink.name!r}: the table {target} has files of record {newest} of the publish log, which ends with "
+                    f"record {known}. So the log was lost or set back, and rows would be written twice. Restore the log in "
+                    f"{self.location}."
+                )
+            check_device(self.location, target)
+            self._targets[sink.target] = target
+        return self._targets[sink.target]
+
+    def _publish(self) -> None:
+        self._wait_for(lambda: self.publish_log.publish(self.files.publish))
+
+    def _wait_for(self, call: Callable[[], _T]) -> _T:
+        """Call a function of the log or a table, again after an outage.
+
+        Raises:
+            AckerError: the outage lasts.
+        """
+        try:
+            return patiently(call, self.outage_secs, "publish log or table")
+        except OSError as exc:
+            raise AckerError(
+                f"The publish log {self.location} or a table can't be reached: {exc}. So it isn't known which rows count, "
+                "and nothing more was acked. Repair the file system, and run again. The next run completes what was accepted."
+            ) from exc
+
+
+def _roots_of(failed: Sequence[Failure]) -> Int64Array:
+    packed = [np.frombuffer(packed, np.int64) for failure in failed for packed in failure.reasons.values()]
+    return np.unique(np.concatenate([np.array([], np.int64), *packed]))

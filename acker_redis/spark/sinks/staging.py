@@ -1,0 +1,124 @@
+"""Writes the rows of accepted messages into a stage, and counts what is there.
+
+Spark's committers may write a row twice, for example if an executor is lost between the commit of its task and the report of
+it. The proof sees the task that was reported, and not the files. So the files are counted.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import orc
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from acker_redis.errors import PipelineError, UnprovenEmissionError
+from acker_redis.model.arrays import Int64Array
+from acker_redis.publishing.files import files_below
+from acker_redis.spark.proof import meters, plans
+from acker_redis.spark.protocol.columns import ROOTS, TRACKING
+from acker_redis.spark.runtime import frames
+from acker_redis.spark.sinks.output_modes import StagedRows
+from acker_redis.spark.sinks.sink import Sink
+from acker_redis.spark.sql import quoted
+
+_MOST_LITERALS = 1_000
+"""Failed messages up to which their roots stand in the plan."""
+
+_FAILED_ROOT = "acker_failed_root"
+
+
+@dataclass(frozen=True)
+class StagingSink:
+    """A sink that has kept its rows, and writes those of accepted messages into a stage.
+
+    Attributes:
+        sink: the sink, over the kept rows.
+        target: folder that the rows are for.
+        format: format of the files.
+        write: function that writes rows into a folder.
+    """
+
+    sink: Sink
+    target: str
+    format: str
+    write: Callable[[DataFrame, str], object]
+
+    @property
+    def name(self) -> str:
+        """Name of the sink."""
+        return self.sink.node.name
+
+    def stage(self, folder: Path, failed: Int64Array) -> StagedRows:
+        """Write the rows of all messages but those with these roots into a folder that doesn't exist.
+
+        Raises:
+            PipelineError: a row belongs to no message, or to several.
+            UnprovenEmissionError: the folder has other rows than it should. Try the emission again.
+            Exception: a job failed.
+        """
+        proof, node = self.sink.proof, self.sink.node
+        meter, counter = proof.add_meter(node), proof.add_staged_meter(node)
+        kept = meters.meter_all(self.sink.rows, meter)
+        rows = meters.meter_staged(_without(kept, failed), counter)
+        try:
+            with proof.jobs_of(node):
+                self.write(frames.without(rows, *TRACKING), str(folder))
+            proof.prove(node, meter, self.sink.equation, written=False, final=False)
+            expected, others = proof.read_staged(node, counter)
+            if others:
+                raise PipelineError(
+                    f"{node.name!r}: {others:,} of {expected:,} rows belong to no message, or to several. With once=, a row "
+                    "is written if its message is accepted, so each must have one. Keep the message id among the keys of "
+                    'joins and groups, or use output="whole".'
+                )
+            files = sorted(files_below(folder))
+            self._check_files(expected, proof.read_written(node, counter), files)
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+        return StagedRows(tuple(str(file.relative_to(folder)) for file in files), expected)
+
+    def _check_files(self, expected: int, told: plans.Written, files: list[Path]) -> None:
+        """Compare the files in the stage with what Spark tells of them, and with the rows that the proof has counted.
+
+        Files of texts don't tell how many rows they have. So a file too many shows, and a row too many in a file doesn't.
+
+        Raises:
+            UnprovenEmissionError: they differ.
+        """
+        counted = sum(map(_COUNTING[self.format], files)) if self.format in _COUNTING else told.rows
+        if (told.rows, told.files, counted) != (expected, len(files), expected):
+            raise UnprovenEmissionError(
+                f"{self.name!r}: {expected:,} rows were to be staged. Spark wrote {told.rows:,} in {told.files:,} files, and "
+                f"the stage has {counted:,} in {len(files):,}. A task may have run twice, so this is retried."
+            )
+
+
+def _without(rows: DataFrame, failed: Int64Array) -> DataFrame:
+    """Leave out the rows of messages with these roots. Rows of several messages or none stay, and are refused later."""
+    if not len(failed):
+        return rows
+    root, is_of_one = f"{ROOTS}[0]", f"size({ROOTS}) = 1"
+    if len(failed) <= _MOST_LITERALS:
+        roots = ", ".join(f"{value}L" for value in failed.tolist())
+        return rows.where(f"NOT coalesce({is_of_one} AND {root} IN ({roots}), false)")
+    table: Any = pa.table({_FAILED_ROOT: pa.array(failed)})
+    left_out = rows.sparkSession.createDataFrame(table).hint("broadcast")
+    return rows.join(left_out, F.expr(f"{is_of_one} AND {root} = {quoted(_FAILED_ROOT)}"), "left_anti")
+
+
+def _rows_of_parquet(file: Path) -> int:
+    return int(pq.read_metadata(file).num_rows)
+
+
+def _rows_of_orc(file: Path) -> int:
+    return int(orc.ORCFile(file).nrows)
+
+
+_COUNTING: dict[str, Callable[[Path], int]] = {"parquet": _rows_of_parquet, "orc": _rows_of_orc}
+"""Formats whose files tell their number of rows, and how to read it."""

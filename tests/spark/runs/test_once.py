@@ -1,0 +1,409 @@
+"""Output once: the tables hold each message's rows of one attempt, whatever happened before."""
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from acker_redis import AckerError, BadConfigError, PipelineError, RetryPolicy
+from acker_redis.publishing.errors import FencedError, LogLostError
+from acker_redis.publishing.files import LocalFiles
+from acker_redis.publishing.log_folder import LocalLogFolder
+from acker_redis.publishing.publish_log import PublishLog
+from acker_redis.publishing.records import Owner
+from acker_redis.spark import Tracker
+from acker_redis.spark.emission.roots import EmissionRoots
+from acker_redis.spark.runs import dataframe
+from acker_redis.spark.runs.once import Once
+from acker_redis.spark.sinks.staging import StagingSink
+from tests.support.spark.cases import Case, MakeCase, consume
+
+pytestmark = [pytest.mark.spark, pytest.mark.classic("output once needs a classic session")]
+
+
+class Killed(Exception):
+    """The driver ended here."""
+
+
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> Callable[[Case], Once]:
+    """A function that lets the runs of a case write once, by a log of the case."""
+    original = dataframe.run_dataframe
+
+    def of(run: Case) -> Once:
+        log = Once(str(run.folder / "log"), "monday")
+        monkeypatch.setattr(dataframe, "run_dataframe", partial(original, once=log))
+        return log
+
+    return of
+
+
+def log_of(once: Once) -> PublishLog:
+    log = PublishLog(LocalLogFolder(Path(once.location, once.data)))
+    log.read()
+    return log
+
+
+def failing(bad: set[int], one: Any) -> Iterator[Any]:
+    if one["id"] in bad:
+        raise ValueError("bad")
+    for child in range(one["id"] % 3):
+        yield {"id": one["id"], "child": child}
+
+
+def into_two(run: Case, bad: set[int]) -> Any:
+    """A sink with some rows of each message, and one with the message itself."""
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        items = tracker.flat_map(messages, partial(failing, bad), "id bigint, child int")
+        tracker.write(items, run.append("items"))
+        tracker.write(messages, run.append("orders"))
+
+    return pipeline
+
+
+def check_exact(run: Case, messages: set[int]) -> None:
+    items = Counter((message, child) for message in messages for child in range(message % 3))
+    assert Counter(run.written("id", "child", name="items")) == items
+    assert Counter(run.written("id", name="orders")) == Counter((message,) for message in messages)
+
+
+def test_rows_of_failed_messages_are_in_no_table(case: MakeCase, once: Callable[[Case], Once]) -> None:
+    run, bad = case(n=100), {7, 50}
+    log = once(run)
+    ended = run.done(into_two(run, bad))
+    assert ended.acked == set(range(100)) - bad
+    assert ended.letters.keys() == bad
+    check_exact(run, ended.acked)
+    state = log_of(log).state
+    assert (state.is_finished, state.is_settled, set(state.dead[""])) == (True, True, bad)
+    assert not any(Path(log.location, log.data, "stage").rglob("*.parquet"))
+
+
+def test_finished_data_is_not_written_again(case: MakeCase, once: Callable[[Case], Once]) -> None:
+    run = case(n=30)
+    once(run)
+    run.done(into_two(run, {7}))
+    ended = run.done(into_two(run, set()))
+    assert ended.result is not None
+    assert ended.result.counts.emitted == 0
+    check_exact(run, set(range(30)) - {7})
+
+
+def test_messages_that_came_later_are_processed(case: MakeCase, once: Callable[[Case], Once]) -> None:
+    run = case(n=30)
+    once(run)
+    run.done(into_two(run, set()))
+    ended = run.done(into_two(run, set()), run.spark.range(0, 40, 1, 2), ids="id")
+    assert ended.acked == set(range(30, 40))
+    check_exact(run, set(range(40)))
+
+
+@pytest.mark.parametrize("point", ["staged", "accepted", "one file moved", "published"])
+def test_run_that_ended_anywhere_is_completed(
+    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    run = case(n=30)
+    log = once(run)
+    with monkeypatch.context() as patch:
+        end_at(point, patch)
+        ended = run.run(into_two(run, set()))
+    assert isinstance(ended.error, Killed)
+    assert not ended.acked
+    with monkeypatch.context() as patch:
+        again = run.done(into_two(run, set()))
+    assert again.result is not None
+    assert again.result.counts.emitted == (30 if point == "staged" else 0)
+    check_exact(run, set(range(30)))
+    assert log_of(log).state.is_settled
+
+
+def end_at(point: str, patch: pytest.MonkeyPatch) -> None:
+    """Let a driver end at a point of an emission."""
+
+    def end(*args: Any, **options: Any) -> None:
+        raise Killed
+
+    if point == "staged":
+        patch.setattr(PublishLog, "accept", end)
+    elif point == "accepted":
+        patch.setattr(LocalFiles, "publish", end)
+    elif point == "published":
+        patch.setattr(EmissionRoots, "complete", end)
+    else:
+        moved: list[Path] = []
+        rename = LocalFiles._rename  # noqa: SLF001
+
+        def move_one(self: Any, source: Path, place: Path) -> None:
+            if moved:
+                raise Killed
+            moved.append(place)
+            rename(self, source, place)
+
+        patch.setattr(LocalFiles, "_rename", move_one)
+
+
+def test_messages_whose_roots_timed_out_after_acceptance_are_not_written_again(
+    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, lost = case(n=30), list[int]()
+    once(run)
+    complete = EmissionRoots.complete
+
+    def lose_first(self: Any, failed: Any) -> None:
+        if not lost:
+            lost.append(len(self.emission.roots))
+            run.acker.fail_many(self.emission.roots)
+        complete(self, failed)
+
+    monkeypatch.setattr(EmissionRoots, "complete", lose_first)
+    ended = run.done(into_two(run, set()))
+    assert (lost, ended.letters) == ([30], {})
+    check_exact(run, set(range(30)))
+
+
+def test_accepted_message_without_an_attempt_left_is_no_dead_letter(
+    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = case(n=30)
+    log = once(run)
+    complete = EmissionRoots.complete
+
+    def fail_all(self: Any, failed: Any) -> None:
+        run.acker.fail_many(self.emission.roots, reason="stolen")
+        complete(self, failed)
+
+    monkeypatch.setattr(EmissionRoots, "complete", fail_all)
+    monkeypatch.setattr("acker_redis.spout.marks.Marks.exempt", lambda self, roots: None)
+    ended = run.run(into_two(run, set()), retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    assert ended.error is None
+    assert ended.letters == {}
+    assert ended.result is not None
+    assert (ended.result.counts.dead_lettered, ended.result.counts.acked) == (0, 30)
+    assert log_of(log).state.dead == {}
+    check_exact(run, set(range(30)))
+
+
+def test_run_that_a_newer_one_has_fenced_acks_nothing(case: MakeCase, once: Callable[[Case], Once]) -> None:
+    run = case(n=30)
+    log = once(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        into_two(run, set())(tracker, messages)
+        log_of(log).begin("newer", Owner(run.acker.config.app, 0, ("id",)))
+
+    ended = run.run(pipeline)
+    assert isinstance(ended.error, FencedError)
+    assert (ended.acked, ended.letters) == (set(), {})
+    assert run.written(name="items") == run.written(name="orders") == []
+    run.done(into_two(run, set()))
+    check_exact(run, set(range(30)))
+
+
+def test_log_that_was_lost_is_noticed(case: MakeCase, once: Callable[[Case], Once]) -> None:
+    run = case(n=30)
+    log = once(run)
+    run.done(into_two(run, set()))
+    shutil.rmtree(log.location)
+    assert isinstance(run.run(into_two(run, set())).error, LogLostError)
+    check_exact(run, set(range(30)))
+
+
+def test_log_of_another_spout_is_refused(case: MakeCase, once: Callable[[Case], Once]) -> None:
+    run = case(n=3, lanes=2)
+    once(run)
+    run.done(into_two(run, set()))
+    assert isinstance(run.run(into_two(run, set()), spout_id=1).error, BadConfigError)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "orc", "json", "csv", "text"])
+@pytest.mark.parametrize("failed", [0, 3, 1500])
+def test_files_of_each_format_are_partitioned_and_compressed(
+    case: MakeCase, once: Callable[[Case], Once], kind: str, failed: int
+) -> None:
+    run = case(n=2000)
+    once(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.flat_map(messages, partial(failing, set(range(failed))), "id bigint, child int")
+        rows = rows.withColumn("day", F.col("id") % 2)
+        if kind == "text":
+            rows = rows.withColumn("value", F.concat_ws(":", "id", "child")).drop("id", "child")
+        tracker.write(
+            rows,
+            lambda writer: writer.mode("append").format(kind).partitionBy("day")
+            .option("compression", "gzip" if kind != "orc" else "zlib").option("maxRecordsPerFile", 400).save(run.out),
+        )  # fmt: skip
+
+    ended = run.done(pipeline, retry=RetryPolicy(max_attempts=1, first_delay_secs=0), stop_if_broken=False)
+    assert ended.result is not None
+    assert ended.result.dead_letters.keys() == set(range(failed))
+    columns = "value string" if kind == "text" else "id bigint, child int"
+    found = run.spark.read.format(kind).schema(f"{columns}, day int").load(run.out).collect()
+    expected = Counter((one, child, one % 2) for one in range(failed, 2000) for child in range(one % 3))
+    assert (
+        Counter((*map(int, row[0].split(":")), row[1]) if kind == "text" else tuple(row) for row in found) == expected
+    )
+    assert all(name.startswith("acker-") for _, _, names in os.walk(run.out) for name in names)
+
+
+def test_text_without_rows_makes_a_folder_that_can_be_read(case: MakeCase, once: Callable[[Case], Once]) -> None:
+    run = case(n=20)
+    once(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.filter(messages, "id < 0")
+        tracker.write(rows, run.append())
+        tracker.write(rows.selectExpr("*", "cast(id AS string) AS text").drop("id"), run.append("other"))
+
+    run.done(pipeline, max_spout_pending=5)
+    assert run.spark.read.parquet(run.out).schema.names == ["id"]
+    assert len(list(Path(run.out).glob("*.parquet"))) == 1
+
+
+REFUSED: dict[str, Callable[[Case, Tracker, DataFrame], object]] = {
+    "write_partitions": lambda run, tracker, rows: tracker.write_partitions(rows, consume),
+    "write_dataframe": lambda run, tracker, rows: tracker.write_dataframe(rows, lambda rows: rows.count()),
+    "write_table": lambda run, tracker, rows: tracker.write_table(rows, "t", lambda writer: writer.append()),
+    "export": lambda run, tracker, rows: tracker.export(rows, run.append()),
+    "can't be staged": lambda run, tracker, rows: tracker.write(rows, lambda w: w.mode("append").saveAsTable("t")),
+    "no path": lambda run, tracker, rows: tracker.write(
+        rows, lambda w: w.mode("append").option("path", run.out).save()
+    ),
+    "mode 'overwrite'": lambda run, tracker, rows: tracker.write(rows, lambda w: w.mode("overwrite").parquet(run.out)),
+    "on_error": lambda run, tracker, rows: tracker.write(rows, run.append(), on_error="fail"),
+    "algorithm": lambda run, tracker, rows: tracker.write(
+        rows,
+        lambda w: w.mode("append").option("mapreduce.fileoutputcommitter.algorithm.version", "2").parquet(run.out),
+    ),
+    "local disk": lambda run, tracker, rows: tracker.write(rows, lambda w: w.mode("append").parquet("s3a://a/b")),
+    "partial=True": lambda run, tracker, rows: tracker.write(
+        tracker.group_by(rows, [], F.count("id").alias("n"), partial=True), run.append()
+    ),
+    "in each other": lambda run, tracker, rows: tracker.write(rows, run.append("log")),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cant_be_staged_is_refused(case: MakeCase, once: Callable[[Case], Once], what: str) -> None:
+    run = case(n=3)
+    log = once(run)
+    ended = run.run(lambda tracker, rows: REFUSED[what](run, tracker, rows))
+    assert isinstance(ended.error, PipelineError | BadConfigError), ended.error
+    assert what in str(ended.error)
+    assert (ended.acked, ended.letters, log_of(log).state.number) == (set(), {}, 1)
+    assert not Path(run.out).exists()
+
+
+def test_table_that_is_partitioned_otherwise_is_refused(case: MakeCase, once: Callable[[Case], Once]) -> None:
+    run = case(n=30)
+    once(run)
+    run.messages.write.parquet(run.out)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = messages.withColumn("day", F.lit("monday"))
+        tracker.write(rows, lambda writer: writer.mode("append").partitionBy("day").parquet(run.out))
+
+    ended = run.run(pipeline)
+    assert isinstance(ended.error, PipelineError)
+    assert "partitioned by nothing" in str(ended.error)
+    assert not ended.acked
+
+
+def test_file_with_rows_that_were_written_twice_is_not_accepted(
+    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, doubled = case(n=30), list[Path]()
+    once(run)
+    write = StagingSink.stage
+
+    def double_first(self: StagingSink, folder: Path, failed: Any) -> Any:
+        def write_and_double(rows: DataFrame, path: str) -> None:
+            self.write(rows, path)
+            if not doubled:
+                file = next(Path(path).glob("*.parquet"))
+                doubled.append(file)
+                shutil.copy(file, file.with_name(f"again-{file.name}"))
+
+        return write(StagingSink(self.sink, self.target, self.format, write_and_double), folder, failed)
+
+    monkeypatch.setattr(StagingSink, "stage", double_first)
+    ended = run.done(into_two(run, set()))
+    assert (len(doubled), ended.letters) == (1, {})
+    check_exact(run, set(range(30)))
+
+
+def test_random_pipeline_is_exact_in_each_sink(case: MakeCase, once: Callable[[Case], Once]) -> None:
+    run = case(n=40)
+    once(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.flat_map(messages, random_children, "id bigint, attempt string, count int")
+        tracker.write(rows, run.append("a"))
+
+    ended = run.run(pipeline, retry=RetryPolicy(max_attempts=8, first_delay_secs=0), max_spout_pending=15)
+    assert ended.error is None
+    rows = run.written("id", "attempt", "count", name="a")
+    by_message: dict[int, set[str]] = {}
+    for message, attempt, _ in rows:
+        by_message.setdefault(message, set()).add(attempt)
+    assert all(len(attempts) == 1 for attempts in by_message.values())
+    assert all(Counter(row[0] for row in rows)[message] == count for message, _, count in rows)
+    assert by_message.keys() == ended.acked
+
+
+def random_children(one: Any) -> Iterator[Any]:
+    import random
+    import uuid
+
+    if random.random() < 0.2:
+        raise ValueError("by chance")
+    count, attempt = random.randint(1, 3), uuid.uuid4().hex
+    for _ in range(count):
+        yield {"id": one["id"], "attempt": attempt, "count": count}
+
+
+def test_full_disk_of_the_log_is_waited_for(
+    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, asked = case(n=10), list[str]()
+    once(run)
+    create = LocalLogFolder.create
+
+    def full_twice(self: LocalLogFolder, name: str, data: bytes) -> bool:
+        asked.append(name)
+        if 2 <= len(asked) <= 3:
+            raise OSError(28, "No space left on device")
+        return create(self, name, data)
+
+    monkeypatch.setattr(LocalLogFolder, "create", full_twice)
+    run.done(into_two(run, set()))
+    check_exact(run, set(range(10)))
+    assert len(asked) > 3
+
+
+def test_log_that_stays_away_ends_the_run_and_nothing_is_acked(
+    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, asked = case(n=10), list[str]()
+    once(run)
+    create = LocalLogFolder.create
+
+    def away(self: LocalLogFolder, name: str, data: bytes) -> bool:
+        asked.append(name)
+        if len(asked) > 1:
+            raise OSError(5, "Input/output error")
+        return create(self, name, data)
+
+    monkeypatch.setattr(LocalLogFolder, "create", away)
+    ended = run.run(into_two(run, set()), retry=RetryPolicy(max_attempts=2, first_delay_secs=0, outage_secs=1))
+    assert type(ended.error) is AckerError
+    assert "publish log" in str(ended.error)
+    assert (ended.acked, ended.letters) == (set(), {})
