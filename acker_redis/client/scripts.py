@@ -22,7 +22,7 @@ NAMES = (
     "init", "ack", "fail", "reset_timeout", "rotate", "expire", "sweep", "open", "configure", "component",
     "name_component", "hold_lane", "confirm", "claim_bin", "close_turn", "settle", "open_state", "load_state",
     "read_state", "write_state", "commit_state", "fold_state", "close_state", "end_state", "check_state", "empty_state",
-    "forget_state", "expire_letters",
+    "forget_state", "expire_letters", "store_letters",
 )  # fmt: skip
 
 REPORTS = ("dashboard", "pending", "latency", "root", "dead_letters", "exporter")

@@ -109,6 +109,11 @@ def expired_letters(app: str) -> str:
     return f"acker:{{{app}}}:expired_letters"
 
 
+def letter_logs(app: str) -> str:
+    """Key of the letters that publish logs have stored: HASH, log -> number of the newest record, and of its letters."""
+    return f"acker:{{{app}}}:letter_logs"
+
+
 def completed_offsets(app: str, spout_id: int) -> str:
     """Key of a stream's completed offsets: HASH, partition -> first offset that is not completed."""
     return f"acker:{{{app}}}:completed_offsets:{spout_id}"

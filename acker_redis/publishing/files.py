@@ -93,11 +93,15 @@ def short_name(location: str, data: str | None) -> str:
 
 
 class LocalFiles:
-    """Publish the staged files of one log. `publish` may be called again, in any process, at the same time."""
+    """Publish the staged files of one log. `publish` may be called again, in any process, at the same time.
+
+    Attributes:
+        log: short name of the log.
+    """
 
     def __init__(self, log: str, *, assume_moved: bool = False) -> None:
         """Set the log's short name, and whether a file that is nowhere was moved, and then compacted by somebody."""
-        self._log, self._assume_moved = log, assume_moved
+        self.log, self._assume_moved = log, assume_moved
         self._moved: tuple[int, set[Path]] = (0, set())  # by this process, of the newest record
 
     def publish(self, number: int, staged: Staged) -> None:
@@ -116,14 +120,14 @@ class LocalFiles:
         """Return the path that a staged file gets in the table."""
         place = Path(staged.target, file)
         sink = _NO_NAME.sub("-", staged.name).strip("-")[:40]
-        return place.with_name(f"acker-{self._log}-{number:010}-{sink}-{place.name}")
+        return place.with_name(f"acker-{self.log}-{number:010}-{sink}-{place.name}")
 
     def newest_number(self, target: str) -> int:
         """Return the largest number of a record that the table has files of; 0: none."""
         found = 0
         for _, _, names in os.walk(target):
             for name in names:
-                if (match := _NUMBER.match(name)) and match[1] == self._log:
+                if (match := _NUMBER.match(name)) and match[1] == self.log:
                     found = max(found, int(match[2]))
         return found
 

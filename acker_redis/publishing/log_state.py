@@ -44,6 +44,7 @@ class LogState:
         to_publish: numbers of records whose rows aren't known to be published -> the records.
         to_store: numbers of records whose letters aren't known to be stored -> the records.
         is_finished: whether every message that the source had was done when its newest run ended.
+        sinks: names of sinks and their targets, of the newest accepted messages; empty behind the end of the data.
     """
 
     number: int = 0
@@ -55,15 +56,19 @@ class LogState:
     to_publish: dict[int, Accepted] = field(default_factory=dict)
     to_store: dict[int, Dead] = field(default_factory=dict)
     is_finished: bool = False
+    sinks: dict[str, str] = field(default_factory=dict)
 
     def apply(self, number: int, record: Record) -> None:
         """Add the next record."""
         match record.decision:
             case Epoch(run, owner):
+                if self.is_finished:
+                    self.sinks = {}
                 self.run, self.owner, self.epoch, self.is_finished = run, owner, number, False
             case Accepted() as accepted:
                 self.accepted.add(accepted.messages)
                 self.to_publish[number] = accepted
+                self.sinks = {staged.name: staged.target for staged in accepted.staged}
             case Dead() as dead:
                 for partition, message in zip(dead.partitions, dead.numbers, strict=True):
                     self.dead.setdefault(partition, {})[message] = number
@@ -125,7 +130,7 @@ class LogState:
         owner = None if self.owner is None else json_of_owner(self.owner)
         yield {
             "format": FORMAT, "number": self.number, "owner": owner, "run": self.run, "epoch": self.epoch,
-            "is_finished": self.is_finished,
+            "is_finished": self.is_finished, "sinks": self.sinks,
         }  # fmt: skip
         for partition, ranges in self.accepted.pieces():
             yield {"accepted": partition, "ranges": json_of_ranges(ranges)}
@@ -156,7 +161,14 @@ class LogState:
         if header["format"] != FORMAT or not lines or json.loads(lines[-1]) != {"end": header["number"]}:
             raise ValueError("another format, or an incomplete file")
         owner = None if header["owner"] is None else owner_of_json(header["owner"])
-        state = cls(header["number"], owner, header["run"], header["epoch"], is_finished=header["is_finished"])
+        state = cls(
+            header["number"],
+            owner,
+            header["run"],
+            header["epoch"],
+            is_finished=header["is_finished"],
+            sinks=header["sinks"],
+        )
         for text in lines[:-1]:
             line = json.loads(text)
             if "accepted" in line:

@@ -36,10 +36,10 @@ class PublishLog:
         state: what the log says, as far as this process knows.
     """
 
-    def __init__(self, folder: LogFolder, *, snapshot_every: int = SNAPSHOT_EVERY) -> None:
-        """Set the folder. Nothing is read."""
+    def __init__(self, folder: LogFolder, *, snapshot_every: int | None = None) -> None:
+        """Set the folder, and the records after which a snapshot replaces them. Nothing is read."""
         self.state = LogState()
-        self._folder, self._snapshot_every = folder, snapshot_every
+        self._folder, self._snapshot_every = folder, snapshot_every or SNAPSHOT_EVERY
         self._base = 0  # number of the newest snapshot
         self._published: list[int] = []  # done, and in no record yet
         self._under_way: Record | None = None  # nobody knows whether it was created

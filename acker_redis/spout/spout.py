@@ -346,24 +346,23 @@ class Spout:
                 letter._replace(spout_id=self.spout_id, replay=self._replays_from(letter), unwritten=unwritten)
                 for letter in letters
             ]
-            letter_log = self.state.letter_log
-            if letter_log is not None:
-                letters = letter_log.bury(letters)
-            entry_ids = self.acker.dead_letters.add(letters)
-            if letter_log is not None:
-                letter_log.stored()
-                self.state.letters_refused(letter_log.accepted(self._ids_of_new_letters()))
-            if self.on_letters is not None:
-                self.on_letters(
-                    [letter._replace(entry_id=entry_id) for letter, entry_id in zip(letters, entry_ids, strict=True)]
-                )
+            self._store(letters)
             self.state.letters_kept()
             self._notify_done()
-            if letters:
-                self._warn_about_many(letters[-1])
+            self._warn_about_many(letters[-1])
 
-    def _ids_of_new_letters(self) -> Int64Array:
-        return np.array([letter.message_id for letter in self.state.letters], np.int64)
+    def _store(self, letters: list[DeadLetter]) -> None:
+        letter_log = self.state.letter_log
+        if letter_log is not None:
+            letter_log.bury(letters)
+            ids = np.array([letter.message_id for letter in letters], np.int64)
+            self.state.letters_refused(letter_log.accepted(ids))
+            return
+        entry_ids = self.acker.dead_letters.add(letters)
+        if self.on_letters is not None:
+            self.on_letters(
+                [letter._replace(entry_id=entry_id) for letter, entry_id in zip(letters, entry_ids, strict=True)]
+            )
 
     def _warn_about_many(self, last: DeadLetter) -> None:
         """Log that many messages are dead letters, and again each time their number has doubled."""

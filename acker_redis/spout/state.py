@@ -79,11 +79,8 @@ class SpoutCounts:
 class LetterLog(Protocol):
     """Decides whether messages are dead, which others may deny."""
 
-    def bury(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-        """Decide that messages are dead. Return the letters to store, which may be fewer, or of earlier decisions."""
-
-    def stored(self) -> None:
-        """Note that the letters that `bury` returned are stored."""
+    def bury(self, letters: Sequence[DeadLetter]) -> None:
+        """Decide that messages are dead, and store the letters of those that are."""
 
     def accepted(self, message_ids: Int64Array) -> Int64Array:
         """Return which of these messages aren't dead, because their output counts."""

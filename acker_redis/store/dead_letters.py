@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import islice
 
-from acker_redis.client import server_info
+from acker_redis.client import scripts, server_info
 from acker_redis.client.client import WINDOW_BYTES, Client, raise_first
 from acker_redis.client.replies import Fields, as_dict
 from acker_redis.errors import AuthenticationError, BadBatchError, FormatVersionError
@@ -40,6 +40,9 @@ TEXT_CHARS = 1000
 
 _MOST_LANES = 64
 _PER_PIPELINE = 1000
+_PER_CALL, _CALL_BYTES = 200, 262_144
+"""Letters that a call of a script writes at most, and bytes of payloads at which it ends."""
+
 _FIRST_PAGE = 16
 
 
@@ -72,8 +75,7 @@ class DeadLetters:
                     f"The payload of dead letter {letter.message_id} has {len(letter.payload)} bytes, but at most "
                     f"{MAX_PAYLOAD_BYTES} are kept. Write the letter without its payload."
                 )
-        if any(letter.payload is not None for letter in letters):
-            letters = self._within_limit(letters)
+        letters = self._within_limit(letters)
         if of_runs := {letter.run_id: letter.spout_id for letter in letters if letter.unwritten}:
             now_ms = self.now_ms()
             runs = {run_id: unwritten_runs.UnwrittenRun(spout_id, now_ms) for run_id, spout_id in of_runs.items()}
@@ -88,7 +90,34 @@ class DeadLetters:
                 commands, size = [], 0
         return entry_ids
 
+    def add_decided(self, log: str, record: int, letters: Sequence[DeadLetter]) -> None:
+        """Write the letters of a record of a publish log, unless they or those of a later record were written.
+
+        Call it with the same letters until it returns. It stores none twice.
+
+        Raises:
+            ServerRefusesWritesError: the server refuses writes. Some letters may have been written.
+
+        >>> acker.dead_letters.add_decided("orders", 3, [DeadLetter(7, "run-1", 5, "failed")])
+        >>> acker.dead_letters.add_decided("orders", 3, [DeadLetter(7, "run-1", 5, "failed")])
+        >>> acker.dead_letters.count()
+        1
+        """
+        script = scripts.load("store_letters")
+        named = {"letter_logs": keys.letter_logs(self._app), "dead_letters": self._key}
+        values: list[str | int | bytes] = []
+        before, size, count = 0, 0, 0
+        for number, letter in enumerate(self._within_limit(letters), 1):
+            fields = list(_fields(letter))
+            values += [len(fields), *fields]
+            size, count = size + len(letter.payload or b""), count + 1
+            if size >= _CALL_BYTES or count == _PER_CALL or number == len(letters):
+                self._client.run([script.call(named, log, record, before, *values)])
+                before, size, count, values = number, 0, 0, []
+
     def _within_limit(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+        if all(letter.payload is None for letter in letters):
+            return list(letters)
         longest = limits.read(self._client, self._app).max_payload_bytes
         return [
             letter

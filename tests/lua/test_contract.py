@@ -18,6 +18,7 @@ from acker_redis.client.client import Client
 from acker_redis.errors import ScriptFailedError
 from acker_redis.model import keys, types
 from acker_redis.model.keys import ShardKeys
+from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.store.letter_expiry import LetterExpiry
 from acker_redis.store.topology_state import TopologyState
 from tests.support.servers import required
@@ -52,7 +53,7 @@ STATE_KEYS = {
     }.items()
 }
 """Keys of a topology's state, as headers have them."""
-OF_APP = ("config", "components", "dead_letters", "replay_takers", "expired_letters", "runs")
+OF_APP = ("config", "components", "dead_letters", "replay_takers", "expired_letters", "letter_logs", "runs")
 """Keys of which an app has one each."""
 GLOBALS = {
     "redis", "KEYS", "ARGV", "bit", "struct", "string", "table", "math", "unpack", "tonumber", "tostring", "ipairs", "next",
@@ -256,7 +257,16 @@ def test_errors_of_header_are_those_raised_by_the_body(script: scripts.Script) -
 
 
 def test_a_script_of_a_shard_checks_the_generation_first(script: scripts.Script) -> None:
-    without = ("open", "configure", "component", "claim_bin", "close_turn", "expire_letters", "hold_lane")
+    without = (
+        "open",
+        "configure",
+        "component",
+        "claim_bin",
+        "close_turn",
+        "expire_letters",
+        "store_letters",
+        "hold_lane",
+    )
     if script.name in without or script.name.endswith("_state"):
         return
     assert script.args[0] == "generation"
@@ -273,8 +283,10 @@ def test_script_flags_match_its_commands(script: scripts.Script) -> None:
     assert commands <= WRITES | READS
     if not own & WRITES:
         assert script.flags == ("no-writes",)
-    elif script.name in ("init", "write_state"):
-        assert script.flags == ()  # new roots and changes are refused above maxmemory; everything else must go on
+    elif script.name in ("init", "write_state", "store_letters"):
+        assert (
+            script.flags == ()
+        )  # new roots, letters and changes are refused above maxmemory; everything else must go on
     else:
         assert script.flags == ("allow-oom",)
 
@@ -306,6 +318,7 @@ def test_library_calls_pass_keys_and_args_of_the_header() -> None:
     acker.confirm(acker.poll())
     acker.stats()
     acker.inspect(3)
+    acker.dead_letters.add_decided("orders", 1, [DeadLetter(3, "run", 5, "failed", payload=b"message")])
     lease = app_of(acker).lease(lane=0, run_id="run")
     lease.acquire()
     lease.release()

@@ -117,24 +117,20 @@ class OnceOutput:
         shutil.rmtree(self._folder_of(emission), ignore_errors=True)
         self._wait_for(self.publish_log.compact)
 
-    def bury(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-        """Decide that messages are dead. Return the letters to store, which are those of all that is decided.
+    def bury(self, letters: Sequence[DeadLetter]) -> None:
+        """Decide that messages are dead, and store their letters.
 
         Messages that were accepted are no dead letters: their rows are in the tables.
 
         Raises:
-            FencedError: a newer run decides now. No letter may be stored.
+            FencedError: a newer run decides now. No letter was stored.
+            AckerError: the server can't store them. Call it again.
         """
         names = self.names(np.array([letter.message_id for letter in letters], np.int64))
         partitions = tuple(names.partitions[index] for index in names.partition_of.tolist())
         dead = Dead(self.spout.run_id, partitions, tuple(names.numbers.tolist()), tuple(letters))
         self._wait_for(lambda: self.publish_log.bury(dead))
-        return [letter for _, decided in self._to_store() for letter in decided.letters]
-
-    def stored(self) -> None:
-        """Note that the letters that `bury` returned are stored."""
-        for number, _ in self._to_store():
-            self.publish_log.stored(number)
+        self.store_letters()
 
     def accepted(self, message_ids: Int64Array) -> Int64Array:
         """Return which of these messages are accepted."""
@@ -146,18 +142,14 @@ class OnceOutput:
         Raises:
             AckerError: the server can't.
         """
-        letters = [letter for _, decided in self._to_store() for letter in decided.letters]
-        if letters:
-            self.spout.acker.dead_letters.add(letters)
-            self.stored()
+        for number, dead in sorted(self.publish_log.state.to_store.items()):
+            self.spout.acker.dead_letters.add_decided(self.files.log, number, dead.letters)
+            self.publish_log.stored(number)
 
     def finish(self) -> None:
         """Say that every message of the source is done, if it has one. A folder may be filled later."""
         if self.spout.counts.emitted or self.accepted_before or self.dead_before:
             self._wait_for(self.publish_log.finish)
-
-    def _to_store(self) -> list[tuple[int, Dead]]:
-        return sorted(self.publish_log.state.to_store.items())
 
     @property
     def _stages(self) -> Path:
@@ -172,6 +164,7 @@ class OnceOutput:
         What is staged stays until it is published: as long as it isn't known whether a record exists, it may have the files.
         """
         names = self.names(emission.message_ids)
+        self._check_sinks(outputs.staging)
         while (accepts := is_good & ~self.publish_log.is_done(names)).any():
             staged = self._staged(emission, outputs.staging, emission.roots[~accepts])
             self.spout.marks.exempt(emission.roots[accepts])
@@ -198,6 +191,21 @@ class OnceOutput:
         # An empty file is only good for showing the columns of a table that has no other.
         files = staged.files if staged.rows or example is None else ()
         return Staged(sink.name, "files", str(target), str(folder), files, staged.rows)
+
+    def _check_sinks(self, sinks: Sequence[Staging]) -> None:
+        """Check that the sinks are those of the messages that were accepted before.
+
+        Raises:
+            BadConfigError: they aren't.
+        """
+        before, now = self.publish_log.state.sinks, {sink.name: str(self._target_of(sink)) for sink in sinks}
+        if before and before != now:
+            changed = sorted(dict(before.items() ^ now.items()))
+            raise BadConfigError(
+                f"{', '.join(map(repr, changed))}: these sinks are new, missing, or have another folder than those of the "
+                f"messages that the log {self.location} has accepted. So tables would lack messages. Use the same sinks "
+                "and folders until all of the data is done, or other data=."
+            )
 
     def _target_of(self, sink: Staging) -> Path:
         """Return the folder of a sink, which was checked once."""

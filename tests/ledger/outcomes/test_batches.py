@@ -24,6 +24,17 @@ def test_similar_outcomes_arrive_in_few_batches(real_url, raw, connect) -> None:
     assert unconfirmed(raw) == 0
 
 
+def test_long_entry_of_acks_arrives_whole(source, raw, connect) -> None:
+    """One call acks so many roots that they are one entry of the stream, and one batch."""
+    acker: Acker = connect(shards=1)
+    roots = complete(acker, 5_000)
+    packed = acker.poll_batches(max_outcomes=10_000)
+    assert roots_of(packed) == sorted(roots)
+    assert max(len(one.roots) for one in packed) > 1_000
+    acker.confirm_batches(packed)
+    assert unconfirmed(raw) == 0
+
+
 def test_differing_outcomes_arrive_in_separate_batches(source, raw, connect) -> None:
     acker: Acker = connect(shards=1)
     for spout_id in (0, 1):

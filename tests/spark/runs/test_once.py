@@ -216,6 +216,29 @@ def test_log_that_was_lost_is_noticed(case: MakeCase, once: Callable[[Case], Onc
     check_exact(run, set(range(30)))
 
 
+def test_other_sinks_are_refused_until_the_data_is_done(case: MakeCase, once: Callable[[Case], Once]) -> None:
+    run = case(n=30)
+    log = once(run)
+
+    def fails_later(tracker: Tracker, messages: DataFrame) -> None:
+        if tracker.emission:
+            raise Killed
+        into_two(run, set())(tracker, messages)
+
+    def into_one(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(messages, run.append("orders"))
+
+    assert isinstance(run.run(fails_later, max_spout_pending=10).error, Killed)
+    ended = run.run(into_one)
+    assert isinstance(ended.error, BadConfigError)
+    assert "'write', 'write-2'" in str(ended.error)
+    check_exact(run, set(range(10)))
+    run.done(into_two(run, set()))
+    check_exact(run, set(range(30)))
+    run.done(into_one, run.spark.range(0, 31, 1, 2), ids="id")
+    assert log_of(log).state.is_finished
+
+
 def test_log_of_another_spout_is_refused(case: MakeCase, once: Callable[[Case], Once]) -> None:
     run = case(n=3, lanes=2)
     once(run)

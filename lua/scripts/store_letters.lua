@@ -1,0 +1,34 @@
+#!lua
+--[[
+store_letters: add dead letters of one record of a publish log, unless a call before this one has added them, or a later record's.
+So a driver that repeats a call, or wakes up behind a newer one, adds none a second time.
+
+KEYS
+  letter_logs   HASH    acker:{app}:letter_logs
+  dead_letters  STREAM  acker:{app}:dead_letters
+ARGV
+  log       name of the publish log
+  record    number of the record
+  before    number of letters of the record that earlier calls had
+  letters*  per letter the number of the values that follow, and names and values of its fields; at most 200 letters
+Returns
+  status      ADDED 0, STORED 1: they were added before
+  entry_ids*  entry ids of the letters, if they were added
+]]
+local letter_logs, dead_letters = KEYS[1], KEYS[2]
+local log, record, before = ARGV[1], ARGV[2], ARGV[3]
+local ADDED, STORED = 0, 1
+
+local newest, count = string.match(redis.call('HGET', letter_logs, log) or '', '^(%d+):(%d+)$')
+record, before = tonumber(record), tonumber(before)
+newest, count = tonumber(newest) or 0, tonumber(count) or 0
+if newest > record or (newest == record and count > before) then return {STORED} end
+
+local reply, at = {ADDED}, 4
+while ARGV[at] do
+  local last = at + tonumber(ARGV[at])
+  reply[#reply + 1] = redis.call('XADD', dead_letters, '*', unpack(ARGV, at + 1, last))
+  at = last + 1
+end
+redis.call('HSET', letter_logs, log, string.format('%d:%d', record, before + #reply - 1))
+return reply

@@ -1,0 +1,130 @@
+"""A run that writes once, in a process of its own, which kills itself and its JVM at a point that it is given.
+
+    python -m tests.support.jobs.once_job redis://127.0.0.1:6379/0 FOLDER POINT TIMES
+
+The point is the one that is passed for that time. The sinks are `a` and `b`. Rows have the attempt that made them. Sevens fail
+for ever, in both sinks, and other messages fail by chance, in the second one.
+"""
+
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from pyspark.sql import DataFrame, DataFrameWriter
+
+from acker_redis import Acker, AckerConfig, RetryPolicy
+from acker_redis.publishing import publish_log
+from acker_redis.publishing.files import LocalFiles
+from acker_redis.publishing.log_folder import LocalLogFolder
+from acker_redis.publishing.publish_log import PublishLog
+from acker_redis.spark import MessageIds, ReplayFrom, Tracker
+from acker_redis.spark.emission.roots import EmissionRoots
+from acker_redis.spark.runs import dataframe
+from acker_redis.spark.runs.once import Once
+from acker_redis.spark.runs.options import run_settings
+from acker_redis.spark.sinks.staging import StagingSink
+from acker_redis.store.dead_letters import DeadLetters
+from tests.support.spark.cluster import session
+
+CONFIG = AckerConfig(app="once", shards=2, message_timeout_secs=30)
+MESSAGES = 60
+DATA = "monday"
+SINKS: dict[str, Callable[[int], int]] = {"a": lambda message: message % 3 + 1, "b": lambda message: 2}
+"""Sinks, and the number of rows that each has of a message."""
+
+POINTS: dict[str, tuple[type, str, bool]] = {
+    "before a record": (LocalLogFolder, "create", True),
+    "behind a record": (LocalLogFolder, "create", False),
+    "before staging": (StagingSink, "stage", True),
+    "staged": (StagingSink, "stage", False),
+    "before a move": (LocalFiles, "_move", True),
+    "moved": (LocalFiles, "_move", False),
+    "published": (LocalFiles, "publish", False),
+    "before acks": (EmissionRoots, "complete", True),
+    "acked": (EmissionRoots, "complete", False),
+    "before letters": (DeadLetters, "add_decided", True),
+    "letters": (DeadLetters, "add_decided", False),
+    "before compaction": (PublishLog, "compact", True),
+    "file removed": (LocalLogFolder, "remove", False),
+    "finished": (PublishLog, "finish", False),
+}
+"""Point -> class and method, and whether it is before a call of it, or behind one."""
+
+
+def dying(method: Callable[..., Any], times: int, *, before: bool) -> Callable[..., Any]:
+    """Let driver and JVM die at a call of a method, as when the machine fails."""
+    passed: list[None] = []
+
+    def die() -> None:
+        passed.append(None)
+        if len(passed) == times:
+            os.killpg(os.getpgid(0), signal.SIGKILL)
+
+    def call(*args: Any, **options: Any) -> Any:
+        if before:
+            die()
+        result = method(*args, **options)
+        if not before:
+            die()
+        return result
+
+    return call
+
+
+def rows_of(sink: str, attempt: str, message: Any) -> Iterator[dict[str, Any]]:
+    """The rows of a message in a sink."""
+    number = message["id"]
+    if number % 10 == 7:
+        raise ValueError("a seven")
+    if sink == "b" and random.random() < 0.1:
+        raise ValueError("by chance")
+    for _ in range(SINKS[sink](number)):
+        yield {"id": number, "attempt": attempt}
+
+
+def pipeline(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+    """Two sinks, each with rows of the messages that come through in it."""
+    for sink in SINKS:
+        attempt = f"{tracker.run_id}:{tracker.emission}"
+        rows = tracker.flat_map(
+            messages, partial(rows_of, sink, attempt), "id bigint, attempt string", name=f"rows-{sink}"
+        )
+        tracker.write(rows, partial(append, str(folder / sink)), name=sink)
+
+
+def append(path: str, writer: DataFrameWriter) -> None:
+    """Write into a sink's folder."""
+    writer.mode("append").parquet(path)
+
+
+def main(url: str, folder: Path, point: str, times: int) -> None:
+    """Run until everything is done, or until the point."""
+    spark = session(folder, {"spark.sql.shuffle.partitions": "2"})
+    with ExitStack() as patched, Acker.connect(url, CONFIG) as acker:
+        patched.enter_context(patch.object(publish_log, "SNAPSHOT_EVERY", 3))  # so that the log is compacted
+        if point in POINTS:
+            owner, name, before = POINTS[point]
+            patched.enter_context(patch.object(owner, name, dying(getattr(owner, name), times, before=before)))
+        work = partial(pipeline, folder)
+        settings = run_settings(
+            "run_tracked", work, acker=acker, executor_url=None, spout_id=0,
+            retry=RetryPolicy(max_attempts=4, first_delay_secs=0), stop_if_broken=True, emit_timeout_secs=None,
+            max_spout_pending=20, dead_letter_bytes=0,
+        )  # fmt: skip
+        dataframe.run_dataframe(
+            spark.range(0, MESSAGES, 1, 2), work, settings, MessageIds.column("id"), ReplayFrom.source(), None, "by_message",
+            None, None, once=Once(str(folder / "log"), DATA),
+        )  # fmt: skip
+    spark.stop()
+    print(0)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
