@@ -37,8 +37,8 @@ class MessageNames:
         """Return the name of one message."""
         return cls([partition], np.zeros(1, np.int64), np.array([number], np.int64))
 
-    def only(self, which: Mask) -> Self:
-        """Return the names of some of the messages."""
+    def only(self, which: Mask | Int64Array) -> Self:
+        """Return the names of some of the messages, by a mask or by their positions."""
         return replace(self, partition_of=self.partition_of[which], numbers=self.numbers[which])
 
     def ranges(self) -> dict[str, Int64Array]:
@@ -52,6 +52,19 @@ class MessageNames:
     def __len__(self) -> int:
         """Return the number of messages."""
         return len(self.numbers)
+
+
+class NamesById:
+    """Names of messages whose ids are derived from partition and offset, and mean nothing elsewhere."""
+
+    def __init__(self, ids: Int64Array, names: MessageNames) -> None:
+        """Set the names. `ids` are distinct."""
+        order = np.argsort(ids)
+        self._ids, self._names = ids[order], names.only(order)
+
+    def __call__(self, ids: Int64Array) -> MessageNames:
+        """Return the names of messages with these ids, all of which are known."""
+        return self._names.only(np.searchsorted(self._ids, ids))
 
 
 class MessageSet:

@@ -85,25 +85,24 @@ class RunMessages:
         if offsets is None:
             ids = _read(self.frame, self.column)[0]
         else:
-            partition, offset = place_columns(self.frame.schema, partition, offset)
-            name = partition_name(self.frame.schema, partition)
-            ids, places = _read(self.frame, self.column, name, _bigint(offset))
-            nulls = places.column(0).null_count + places.column(1).null_count
-            if nulls:
-                raise PipelineError(
-                    f"{nulls} messages have a null in column {partition!r} or {offset!r}. Filter them out, or fill in "
-                    "the missing values."
-                )
-            names = places.column(0).combine_chunks().dictionary_encode()
-            names = names.combine_chunks() if isinstance(names, pa.ChunkedArray) else names
-            rows = names.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-            is_open = offsets.track(ids, names.dictionary.to_pylist(), rows, places.column(1).to_numpy())
-            note_hashes(self.frame, offset, offsets)
+            ids, places = self.read_places(partition, offset)
+            is_open = offsets.track(ids, *places)
+            note_hashes(self.frame, place_columns(self.frame.schema, partition, offset)[1], offsets)
             if not is_open.all():  # an earlier run did them, beyond a gap
                 self._count = -1
                 return ids[is_open]
         self._count = len(ids)
         return ids
+
+    def read_places(self, partition: str, offset: str) -> tuple[Int64Array, Places]:
+        """Read the ids of all messages, and where they are.
+
+        Raises:
+            PipelineError: as `read_ids`.
+        """
+        ids, places = read_places(self.frame, self.column, partition, offset, are_distinct=True)
+        self._count = len(ids)
+        return ids, places
 
     def has_others(self) -> None:
         """Note that the source has messages that aren't to be done."""
@@ -255,15 +254,25 @@ def read_ids(frame: DataFrame, column: str, *, are_few: bool = False) -> tuple[I
     return np.ascontiguousarray((read.drop_null() if nulls else read).to_numpy(), np.int64), nulls
 
 
-def read_places(frame: DataFrame, column: str, partition: str, offset: str) -> tuple[Int64Array, Places]:
-    """Read the id and the place of every message. Ids may repeat.
+def read_places(
+    frame: DataFrame, column: str, partition: str, offset: str, *, are_distinct: bool = False
+) -> tuple[Int64Array, Places]:
+    """Read the id and the place of every message. `are_distinct` says that neither may repeat, or be unknown.
 
     Raises:
-        PipelineError: a message id is null.
+        PipelineError: a message id is null; or a place is null, or an id repeats, and they have to be distinct.
     """
     partition, offset = place_columns(frame.schema, partition, offset)
-    ids, table = _read(frame, column, partition_name(frame.schema, partition), _bigint(offset), repeats=True)
+    name = partition_name(frame.schema, partition)
+    ids, table = _read(frame, column, name, _bigint(offset), repeats=not are_distinct)
+    nulls = table.column(0).null_count + table.column(1).null_count
+    if nulls and are_distinct:
+        raise PipelineError(
+            f"{nulls} messages have a null in column {partition!r} or {offset!r}. Filter them out, or fill in the missing "
+            "values."
+        )
     encoded = pc.dictionary_encode(pc.fill_null(table.column(0).combine_chunks(), ""))
+    encoded = encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
     places = pc.fill_null(table.column(1), 0).to_numpy().astype(np.int64)
     return ids, Places(encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64), places)
 

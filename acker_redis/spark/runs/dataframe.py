@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame
@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from acker_redis.acker import Acker, app_of
 from acker_redis.errors import BadConfigError
 from acker_redis.model.arrays import Int64Array
+from acker_redis.publishing.messages import MessageNames, NamesById
 from acker_redis.spark import checks
 from acker_redis.spark.emission.corrupt_records import check_corrupt_records
 from acker_redis.spark.emission.messages import RunMessages, not_done, with_message_ids
@@ -257,8 +258,7 @@ def run_dataframe(
                 completed.letters = letters
             elif once is not None:
                 with _holding(app_of(acker).lease(lane=spout.lane, run_id=run_id)):
-                    once_output = once.open(spout, column)
-                    ids_of_all = read(partial(source.read_ids, offsets, partition, offset))
+                    once_output, ids_of_all = _opened(once, spout, source, read, ids, column)
                     fresh = once_output.not_done(ids_of_all)
                     if len(fresh) < len(ids_of_all):
                         source.has_others()
@@ -339,6 +339,22 @@ def _check_whole(ids: MessageIds, replay: ReplayFrom, settings: RunSettings) -> 
             f'output="whole" can\'t be combined with {", ".join(refused)}. The output is written once, from all messages of '
             'the run. Remove the setting, or use output="by_message".'
         )
+
+
+def _opened(
+    once: Once,
+    spout: Spout,
+    source: RunMessages,
+    read: Callable[[Callable[[], Any]], Any],
+    ids: MessageIds,
+    column: str,
+) -> tuple[OnceOutput, Int64Array]:
+    """Read the ids of all messages, and open the log, which names a message by its id, or by its place."""
+    if ids.id_column is not None:
+        of_all = read(partial(source.read_ids, None, "", ""))
+        return once.open(spout, [column], MessageNames.of_ids), of_all
+    of_all, places = read(partial(source.read_places, ids.partition, ids.offset))
+    return once.open(spout, [ids.partition, ids.offset], NamesById(of_all, MessageNames(*places))), of_all
 
 
 @contextmanager

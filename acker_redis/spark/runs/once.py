@@ -1,10 +1,12 @@
 """Settings of output once."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
 from acker_redis.errors import BadConfigError
+from acker_redis.model.arrays import Int64Array
 from acker_redis.publishing.files import LocalFiles, local_folder, short_name
 from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.messages import MessageNames
@@ -74,8 +76,8 @@ class Once:
                 "spark.hadoop.fs.defaultFS to file:///."
             )
 
-    def open(self, spout: Spout, id_column: str) -> OnceOutput:
-        """Open the log for a run that holds its lane.
+    def open(self, spout: Spout, id_columns: Sequence[str], names: Callable[[Int64Array], MessageNames]) -> OnceOutput:
+        """Open the log for a run that holds its lane. `names` are the lasting names of messages, by id.
 
         Raises:
             BadConfigError: the log belongs to another app or spout.
@@ -84,8 +86,8 @@ class Once:
         location = local_folder(self.location, "The publish log") / self.data
         log = PublishLog(LocalLogFolder(location))
         files = LocalFiles(short_name(str(location), None))
-        output = OnceOutput(spout, log, files, location, MessageNames.of_ids, spout.retry.outage_secs)
-        output.begin(Owner(spout.acker.config.app, spout.spout_id, (id_column,)))
+        output = OnceOutput(spout, log, files, location, names, spout.retry.outage_secs)
+        output.begin(Owner(spout.acker.config.app, spout.spout_id, tuple(id_columns)))
         spout.state.letter_log = output
         return output
 

@@ -18,7 +18,7 @@ from acker_redis.publishing.files import LocalFiles
 from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Owner
-from acker_redis.spark import Tracker
+from acker_redis.spark import Tracker, read_files
 from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.runs import dataframe
 from acker_redis.spark.runs.once import Once
@@ -214,6 +214,22 @@ def test_log_that_was_lost_is_noticed(case: MakeCase, once: Callable[[Case], Onc
     shutil.rmtree(log.location)
     assert isinstance(run.run(into_two(run, set())).error, LogLostError)
     check_exact(run, set(range(30)))
+
+
+def test_messages_of_files_are_named_by_file_and_row(case: MakeCase, once: Callable[[Case], Once]) -> None:
+    run = case(n=0)
+    log = once(run)
+    folder = run.folder / "in"
+    for name, count in (("a", 3), ("b", 2)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "lines").write_text("".join(f"{name}{number}\n" for number in range(count)))
+        lines = read_files(run.spark, str(folder), "text")
+        ended = run.done(lambda tracker, rows: tracker.write(rows.drop("file", "row"), run.append()), lines, ids=None)
+        assert ended.result is not None
+        assert ended.result.counts.acked == count
+    assert sorted(run.written("value")) == [(text,) for text in ("a0", "a1", "a2", "b0", "b1")]
+    accepted = {Path(name).parent.name: ranges.tolist() for name, ranges in log_of(log).state.accepted.ranges().items()}
+    assert accepted == {"a": [[0, 2]], "b": [[0, 1]]}
 
 
 def test_other_sinks_are_refused_until_the_data_is_done(case: MakeCase, once: Callable[[Case], Once]) -> None:
