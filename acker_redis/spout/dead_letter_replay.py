@@ -6,6 +6,7 @@ spout inherits it from a spout that dies. The letter stays, too, until the messa
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from acker_redis.client.client import Client
@@ -19,7 +20,19 @@ log = logging.getLogger("acker_redis.spout")
 MOST_AT_ONCE = 1000
 """Largest number of dead letters that a spout replays at a time."""
 
-ReplayLoader = Callable[[list[DeadLetter]], Iterable[int] | None]
+
+@dataclass(frozen=True)
+class LoadedReplays:
+    """Messages that a loader has, if it logs itself why it refuses the others.
+
+    Attributes:
+        message_ids: 64-bit ids.
+    """
+
+    message_ids: Iterable[int]
+
+
+ReplayLoader = Callable[[list[DeadLetter]], Iterable[int] | LoadedReplays | None]
 """Function that prepares the messages of letters with distinct message ids for emission.
 
 It returns the ids of the messages it has, or None if that isn't known yet.
@@ -84,9 +97,14 @@ class DeadLetterReplay:
         loaded = self._load(list(by_message.values())) if by_message else []
         if loaded is None:
             return []
-        taken = set(loaded)
-        self._refuse([letter.entry_id for message, letter in by_message.items() if message not in taken])
-        self._forget(gone)
+        taken = set(loaded.message_ids if isinstance(loaded, LoadedReplays) else loaded)
+        refused = [letter.entry_id for message, letter in by_message.items() if message not in taken]
+        if refused and not isinstance(loaded, LoadedReplays):
+            log.warning(
+                "dead letters not replayed, their source no longer has the messages count=%d entry_ids=%s", len(refused),
+                ",".join(refused[:10]),
+            )  # fmt: skip
+        self._forget([*refused, *gone])
         self._under_way |= {message: [by_message[message].entry_id] for message in taken}
         return sorted(taken)
 
@@ -117,14 +135,6 @@ class DeadLetterReplay:
             self._client.pipeline([("XDEL", self._dead, *entry_ids), ("ZREM", self._key, *entry_ids)])
         for message in message_ids.tolist():
             self._under_way.pop(message, None)
-
-    def _refuse(self, entry_ids: list[str]) -> None:
-        if entry_ids:
-            log.warning(
-                "dead letters not replayed, their source no longer has the messages count=%d entry_ids=%s", len(entry_ids),
-                ",".join(entry_ids[:10]),
-            )  # fmt: skip
-            self._forget(entry_ids)
 
     def _forget(self, entry_ids: Sequence[str]) -> None:
         if entry_ids:

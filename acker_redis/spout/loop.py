@@ -326,9 +326,9 @@ class SpoutLoop:
                 for outage in outages
             )
             raise AckerError(
-                f"Something that the pipeline needs is unreachable: {places}. No row of another message got through there, so "
-                "none of them is to blame, and none was dead-lettered. All other messages are done. Repair the service and "
-                f"run again, or set RetryPolicy.outage_secs. The last error was: {outages[0].error}"
+                f"Something that the pipeline needs is unreachable: {places}. No row of another message has got through there "
+                "since, so none of them is to blame, and none was dead-lettered. All other messages are done. Repair the "
+                f"service and run again, or set RetryPolicy.outage_secs. The last error was: {outages[0].error}"
             )
 
     def _raise_all_failed(self) -> NoReturn:

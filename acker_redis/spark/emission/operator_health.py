@@ -268,9 +268,9 @@ def _broken(operator: str, count: int, reason: Reason, *, is_branch: bool) -> Op
     )  # fmt: skip
     if operator == READ_FILES and not reason.retry:
         return OperatorBrokenError(
-            f"{count} records of {operator} can't be read, and no record could be. Its schema is probably wrong, so {done}. "
-            "Correct it and run again. If the records are really bad, set stop_if_broken=False. One of them: "
-            f"{reason.text}"
+            f"{count} records of {operator} can't be read, and no record could be. Its schema is probably wrong, or the "
+            f"files aren't UTF-8, so {done}. Correct the schema or convert the files, and run again. If the records are "
+            f"really bad, set stop_if_broken=False. One of them: {reason.text}"
         )
     return OperatorBrokenError(
         f"{count} messages failed in {operator!r}, which has not processed any message ({reason.text}). The operator is "

@@ -192,7 +192,7 @@ class WholeOutput:
         except BaseException as exc:
             if self.begun and not self.written and self._state not in str(exc):
                 if isinstance(exc, AckerError):
-                    exc.args = (f"{exc} {self._state}",)
+                    exc.args = (f"{str(exc).removesuffix('.')}. {self._state}",)
                 else:
                     exc.add_note(self._state)
             raise

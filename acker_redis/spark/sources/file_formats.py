@@ -196,9 +196,13 @@ def _naming(path: str, file_format: Format) -> Iterator[None]:
         # A damaged parquet file may be called a TTransportException.
         if isinstance(exc, OSError) and is_outage(exc) and "thrift" not in str(exc):
             raise
+        cause = "damaged, incomplete, or in another format"
+        remedy = "Replace it with a complete copy, or remove it from the folder."
+        if file_format == "parquet":
+            cause += ", or its values don't fit the schema"
+            remedy = "Replace it with a complete copy, remove it from the folder, or correct the schema."
         raise BadConfigError(
-            f"{path} could not be read to its end as {file_format} ({exc}). The file is damaged, incomplete, in another "
-            "format, or has values of other types. Replace it with a complete copy, or remove it from the folder."
+            f"{path} could not be read to its end as {file_format} ({exc}). The file is {cause}. {remedy}"
         ) from exc
 
 

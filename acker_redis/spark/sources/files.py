@@ -52,9 +52,10 @@ def read_files(
     A line that isn't UTF-8 becomes a row of nulls, and so does a JSON or CSV record that can't be read exactly, or has a value
     that doesn't fit its column. Its text is in the last column, `_corrupt_record`, which is null in all other rows.
     `run_tracked` fails such rows before the pipeline gets them, so they are dead letters at once. If 20 records can't be read,
-    and none could in this run, the schema is probably wrong: the run ends with `OperatorBrokenError` and dead-letters none
-    (see its `stop_if_broken`). Rename the column to handle such rows yourself. Keep the column in every `select` before
-    `run_tracked`, which otherwise refuses the frame: such rows would pass for rows of nulls. The pipeline may drop it.
+    and none could in this run, the schema is probably wrong, or the files aren't UTF-8. The run then ends with
+    `OperatorBrokenError` and dead-letters none (see its `stop_if_broken`). Rename the column to handle such rows yourself.
+    Keep the column in every `select` before `run_tracked`, which otherwise refuses the frame: such rows would pass for rows
+    of nulls. The pipeline may drop it.
 
     Args:
         spark: session.

@@ -43,6 +43,7 @@ from acker_redis.spark.streaming.query_states import QueryState, QueryStates
 from acker_redis.spark.streaming.rows_without_ids import RowsWithoutIds
 from acker_redis.spark.streaming.spark_queries import SparkQueries
 from acker_redis.spark.streaming.stream_status import StreamStatus
+from acker_redis.spout.dead_letter_replay import LoadedReplays
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.loop import SpoutLoop
 from acker_redis.spout.spout import Spout
@@ -549,7 +550,7 @@ class TrackedQuery:
                 raise StoppedError("The query was stopped while messages of dead letters were read.") from None
             raise
 
-    def _load_replays(self, letters: list[DeadLetter]) -> list[int] | None:
+    def _load_replays(self, letters: list[DeadLetter]) -> LoadedReplays | None:
         return self._rows.load_replays(letters)
 
     def _is_exact(self, letter: DeadLetter) -> bool:

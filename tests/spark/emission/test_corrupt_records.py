@@ -75,6 +75,21 @@ def test_unreadable_records_beside_one_good_record_are_dead_letters_at_once(run:
     assert (len(result.dead_letters), result.counts.acked, result.counts.replayed) == (40, 1, 0)
 
 
+def test_text_in_another_encoding_ends_the_run_until_it_is_converted(run: Case, tmp_path: Path) -> None:
+    ids, path = MessageIds.offsets(offset_file=OffsetFile(tmp_path / "offsets.json")), run.folder / "latin.txt"
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(messages.select("value", "_share", "_roots"), run.append())
+
+    path.write_bytes(b"caf\xe9\n" * 40)
+    with pytest.raises(OperatorBrokenError, match=r"aren't UTF-8, so nothing was dead-lettered.*convert the files"):
+        run_tracked(read_files(run.spark, str(path)), pipeline, acker=run.acker, ids=ids)
+    assert run.acker.dead_letters.count() == 0
+    path.write_text("caf\xe9\n" * 40, "utf-8")
+    assert run_tracked(read_files(run.spark, str(path)), pipeline, acker=run.acker, ids=ids).counts.acked == 40
+    assert run.written() == [("caf\xe9",)] * 40
+
+
 @pytest.mark.parametrize("replay", [None, ReplayFrom.redis(max_bytes=1000)])
 def test_unreadable_records_wait_for_the_first_good_one(run: Case, replay: Any) -> None:
     result = tracked(run, lines(run, [*texts(8), *range(16)]), WRONG, max_spout_pending=8, replay=replay)

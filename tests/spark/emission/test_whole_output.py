@@ -451,7 +451,7 @@ def test_outage_of_a_second_writer_that_lasts_names_replaced_tables(
     pipeline = into_two(run, into_second(run, [ConnectionRefusedError("store:5432")] * 99, tried))
     ended = whole(run, pipeline, retry=retry)
     assert type(ended.error) is AckerError
-    assert "store:5432" in str(ended.error)
+    assert "store:5432 (in 'database'). Already replaced" in str(ended.error)
     assert f"Already replaced in this run: 'write' ('{run.folder / 'first'}')." in str(ended.error)
 
 

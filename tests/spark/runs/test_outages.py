@@ -142,6 +142,7 @@ def test_run_completes_messages_that_do_not_need_the_store_that_stays_away(case:
     assert ended.letters == {}
     assert len(ended.acked) == 30
     assert "30 messages waiting for 'look up'" in str(ended.error)
+    assert "No row of another message has got through there since" in str(ended.error)
 
 
 def test_message_whose_url_never_answers_is_a_dead_letter_alone_at_the_end(case: MakeCase) -> None:

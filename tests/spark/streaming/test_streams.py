@@ -677,6 +677,7 @@ def test_letter_of_before_a_renaming_is_replayed_with_its_values_or_stays(
         start(spark, tmp_path, handler, new).awaitTermination()
         assert acker.dead_letters.replay() == 3
         handler.drain(180)
+    assert caplog.text.count("dead letters not replayed") == 1
     assert "'v' would be lost" in caplog.text
     assert {7, 17} <= {letter.message_id for letter in acker.dead_letters.read()}
 
@@ -694,7 +695,9 @@ def test_letter_of_before_a_renaming_is_replayed_with_its_values_or_stays(
     ]
 
 
-def test_letter_of_before_a_change_of_a_type_stays(spark: Any, acker: Acker, tmp_path: Path) -> None:
+def test_letter_of_before_a_change_of_a_type_stays(
+    spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A text that is no number would be acked as a null."""
     given: dict[str, Any] = {"retry": RetryPolicy(max_attempts=1), "dead_letter_bytes": 1000}
     give(tmp_path, pa.table({"id": pa.array([7, 17], pa.int64()), "v": ["a", "5"]}))
@@ -703,9 +706,14 @@ def test_letter_of_before_a_change_of_a_type_stays(spark: Any, acker: Acker, tmp
     give(tmp_path, pa.table({"id": pa.array([21], pa.int64()), "v": pa.array([1], pa.int64())}))
     with handler_of(acker, tmp_path, partial(plain, tmp_path), **given) as handler:
         start(spark, tmp_path, handler, "id bigint, v bigint").awaitTermination()
-        assert acker.dead_letters.replay() == 2
+        foreign = DeadLetter(5, "run", 1, "failed", payload=b"[]", replay="payload")
+        acker.dead_letters.add([foreign])
+        assert acker.dead_letters.replay() == 3
         handler.drain(180)
-    assert {7, 17} == {letter.message_id for letter in acker.dead_letters.read()}
+    assert {5, 7, 17} == {letter.message_id for letter in acker.dead_letters.read()}
+    assert caplog.text.count("dead letters not replayed") == 2
+    assert "a value doesn't fit its column count=2" in caplog.text
+    assert "they stay count=1" in caplog.text and "The payload is no JSON object" in caplog.text
 
 
 def test_completed_offsets_stop_at_the_first_undone_message(spark: Any, acker: Acker, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from acker_redis.spark.streaming.parking.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.parking.schema_changes import SchemaChange, is_case_sensitive
 from acker_redis.spark.streaming.parking.snapshot import ParkedRow, Snapshot
 from acker_redis.spark.worker import row_codec
+from acker_redis.spout.dead_letter_replay import LoadedReplays
 from acker_redis.spout.in_flight import Emission
 from acker_redis.store.dead_letter import DeadLetter
 
@@ -251,8 +252,8 @@ class ParkedRows:
         with_ids = rows.select("*", id_of(self.column).alias(PAYLOAD))
         return self._packed(with_ids.where(F.col(PAYLOAD).isNotNull()), schema.names)
 
-    def load_replays(self, letters: list[DeadLetter]) -> list[int] | None:
-        """Load replays for `dead_letter_replay.ReplayLoader`, from the letters' JSON."""
+    def load_replays(self, letters: list[DeadLetter]) -> LoadedReplays | None:
+        """Load replays for `dead_letter_replay.ReplayLoader`, from the letters' JSON. Log why others are refused."""
         if self._spark is None or self.schema is None:
             return None
         try:
@@ -263,7 +264,7 @@ class ParkedRows:
             if (interrupt := interrupt_behind(exc)) is not None:
                 raise interrupt from None
             log.exception("could not read the messages of dead letters to replay letters=%d", len(letters))
-            return []
+            return LoadedReplays([])
         wanted = {letter.message_id for letter in letters}
         loaded = {message: row for message, row in rows if message in wanted}
         if misfits := [letter.entry_id for letter in letters if letter.message_id not in loaded]:
@@ -272,7 +273,7 @@ class ParkedRows:
                 ",".join(misfits[:10]),
             )  # fmt: skip
         self.messages.park_replayed(loaded)
-        return list(loaded)
+        return LoadedReplays(list(loaded))
 
     def _keys_of(
         self, letters: list[DeadLetter], change: SchemaChange, schema: StructType
@@ -282,13 +283,9 @@ class ParkedRows:
         refused: defaultdict[str, list[str]] = defaultdict(list)
         for letter in letters:
             try:
-                row = json.loads(letter.payload or b"")
-                if isinstance(row, dict):
-                    keys[letter.message_id] = change.letter_keys(row, schema)
+                keys[letter.message_id] = change.letter_keys(_object_in(letter.payload), schema)
             except BadConfigError as exc:
                 refused[str(exc)].append(letter.entry_id)
-            except (ValueError, RecursionError):  # not written by `as_json`
-                continue
         for problem, entry_ids in refused.items():
             log.warning(
                 "dead letters not replayed, they stay count=%d entry_ids=%s problem=%s", len(entry_ids),
@@ -355,6 +352,21 @@ class ParkedRows:
                 f"{len(self.messages)} parked messages have their ids in column {self.column!r}, but the stream now has them "
                 f"in {column!r}. Start the previous version of the program and drain() it first."
             )
+
+
+def _object_in(payload: bytes | None) -> dict[str, object]:
+    """Read the JSON object of a dead letter.
+
+    Raises:
+        BadConfigError: there is none.
+    """
+    try:
+        read = json.loads(payload or b"")
+    except (ValueError, RecursionError):
+        read = None
+    if not isinstance(read, dict):
+        raise BadConfigError("The payload is no JSON object, so it wasn't written by a stream.")
+    return read
 
 
 def _of_keys(at: int, column: StructField, others: set[str | None]) -> Column:
