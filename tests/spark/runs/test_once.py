@@ -220,13 +220,16 @@ def test_messages_of_files_are_named_by_file_and_row(case: MakeCase, once: Calla
     run = case(n=0)
     log = once(run)
     folder = run.folder / "in"
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(messages.drop("file", "row"), run.append())
+
     for name, count in (("a", 3), ("b", 2)):
         (folder / name).mkdir(parents=True)
         (folder / name / "lines").write_text("".join(f"{name}{number}\n" for number in range(count)))
         lines = read_files(run.spark, str(folder), "text")
-        ended = run.done(lambda tracker, rows: tracker.write(rows.drop("file", "row"), run.append()), lines, ids=None)
-        assert ended.result is not None
-        assert ended.result.counts.acked == count
+        result = dataframe.run_tracked(lines, pipeline, acker=run.acker)
+        assert result.counts.acked == count
     assert sorted(run.written("value")) == [(text,) for text in ("a0", "a1", "a2", "b0", "b1")]
     accepted = {Path(name).parent.name: ranges.tolist() for name, ranges in log_of(log).state.accepted.ranges().items()}
     assert accepted == {"a": [[0, 2]], "b": [[0, 1]]}
