@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import islice
 
-from acker_redis.client import scripts, server_info
+from acker_redis.client import server_info
 from acker_redis.client.client import WINDOW_BYTES, Client, raise_first
 from acker_redis.client.replies import Fields, as_dict
 from acker_redis.errors import AuthenticationError, BadBatchError, FormatVersionError
@@ -40,9 +40,6 @@ TEXT_CHARS = 1000
 
 _MOST_LANES = 64
 _PER_PIPELINE = 1000
-_PER_CALL, _CALL_BYTES = 200, 262_144
-"""Letters that a call of a script writes at most, and bytes of payloads at which it ends."""
-
 _FIRST_PAGE = 16
 
 
@@ -75,7 +72,7 @@ class DeadLetters:
                     f"The payload of dead letter {letter.message_id} has {len(letter.payload)} bytes, but at most "
                     f"{MAX_PAYLOAD_BYTES} are kept. Write the letter without its payload."
                 )
-        letters = self._within_limit(letters)
+        letters = within_limit(self._client, self._app, letters)
         if of_runs := {letter.run_id: letter.spout_id for letter in letters if letter.unwritten}:
             now_ms = self.now_ms()
             runs = {run_id: unwritten_runs.UnwrittenRun(spout_id, now_ms) for run_id, spout_id in of_runs.items()}
@@ -83,48 +80,12 @@ class DeadLetters:
         commands: list[tuple[str | int | bytes, ...]] = []
         size, entry_ids = 0, list[str]()
         for number, letter in enumerate(letters, 1):
-            commands.append(("XADD", self._key, "*", *_fields(letter)))
+            commands.append(("XADD", self._key, "*", *fields_of(letter)))
             size += len(letter.payload or b"")
             if size >= WINDOW_BYTES or len(commands) == _PER_PIPELINE or number == len(letters):
                 entry_ids += [entry_id.decode() for entry_id in self._client.pipeline(commands)]
                 commands, size = [], 0
         return entry_ids
-
-    def add_decided(self, log: str, record: int, letters: Sequence[DeadLetter]) -> None:
-        """Write the letters of a record of a publish log, unless they or those of a later record were written.
-
-        Call it with the same letters until it returns. It stores none twice.
-
-        Raises:
-            ServerRefusesWritesError: the server refuses writes. Some letters may have been written.
-
-        >>> acker.dead_letters.add_decided("orders", 3, [DeadLetter(7, "run-1", 5, "failed")])
-        >>> acker.dead_letters.add_decided("orders", 3, [DeadLetter(7, "run-1", 5, "failed")])
-        >>> acker.dead_letters.count()
-        1
-        """
-        script = scripts.load("store_letters")
-        named = {"letter_logs": keys.letter_logs(self._app), "dead_letters": self._key}
-        values: list[str | int | bytes] = []
-        before, size, count = 0, 0, 0
-        for number, letter in enumerate(self._within_limit(letters), 1):
-            fields = list(_fields(letter))
-            values += [len(fields), *fields]
-            size, count = size + len(letter.payload or b""), count + 1
-            if size >= _CALL_BYTES or count == _PER_CALL or number == len(letters):
-                self._client.run([script.call(named, log, record, before, *values)])
-                before, size, count, values = number, 0, 0, []
-
-    def _within_limit(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-        if all(letter.payload is None for letter in letters):
-            return list(letters)
-        longest = limits.read(self._client, self._app).max_payload_bytes
-        return [
-            letter
-            if longest is None or letter.payload is None or len(letter.payload) <= longest
-            else letter._replace(payload=None, replay=None if letter.replay == FROM_PAYLOAD else letter.replay)
-            for letter in letters
-        ]
 
     def read(self, count: int = 1000, after: str = "") -> list[DeadLetter]:
         """Read up to `count` letters, the oldest first, after an entry id.
@@ -372,7 +333,21 @@ def _other_format(app: str, place: str, version: str) -> FormatVersionError:
     )
 
 
-def _fields(letter: DeadLetter) -> Iterable[str | int | bytes]:
+def within_limit(client: Client, app: str, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+    """Drop the payloads that are longer than the app allows."""
+    if all(letter.payload is None for letter in letters):
+        return list(letters)
+    longest = limits.read(client, app).max_payload_bytes
+    return [
+        letter
+        if longest is None or letter.payload is None or len(letter.payload) <= longest
+        else letter._replace(payload=None, replay=None if letter.replay == FROM_PAYLOAD else letter.replay)
+        for letter in letters
+    ]
+
+
+def fields_of(letter: DeadLetter) -> Iterable[str | int | bytes]:
+    """Return the names and values of an entry, in turn."""
     yield from ("format", FORMAT)
     for name, value in letter._asdict().items():
         if value is not None and name not in ("entry_id", "unwritten"):

@@ -10,7 +10,7 @@ ARGV
   log       name of the publish log
   record    number of the record
   before    number of letters of the record that earlier calls had
-  letters*  per letter the number of the values that follow, and names and values of its fields; at most 200 letters
+  letters*  per letter the number of the values that follow, and names and values of its fields; at most 100 letters
 Returns
   status      ADDED 0, STORED 1: they were added before
   entry_ids*  entry ids of the letters, if they were added
@@ -24,10 +24,10 @@ record, before = tonumber(record), tonumber(before)
 newest, count = tonumber(newest) or 0, tonumber(count) or 0
 if newest > record or (newest == record and count > before) then return {STORED} end
 
-local reply, at = {ADDED}, 4
-while ARGV[at] do
-  local last = at + tonumber(ARGV[at])
-  reply[#reply + 1] = redis.call('XADD', dead_letters, '*', unpack(ARGV, at + 1, last))
+local reply, at, values = {ADDED}, 1, {unpack(ARGV, 4)}
+while values[at] do
+  local last = at + tonumber(values[at])
+  reply[#reply + 1] = redis.call('XADD', dead_letters, '*', unpack(values, at + 1, last))
   at = last + 1
 end
 redis.call('HSET', letter_logs, log, string.format('%d:%d', record, before + #reply - 1))

@@ -18,6 +18,7 @@ from acker_redis.client.client import Client
 from acker_redis.errors import ScriptFailedError
 from acker_redis.model import keys, types
 from acker_redis.model.keys import ShardKeys
+from acker_redis.store import decided_letters
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.store.letter_expiry import LetterExpiry
 from acker_redis.store.topology_state import TopologyState
@@ -318,7 +319,8 @@ def test_library_calls_pass_keys_and_args_of_the_header() -> None:
     acker.confirm(acker.poll())
     acker.stats()
     acker.inspect(3)
-    acker.dead_letters.add_decided("orders", 1, [DeadLetter(3, "run", 5, "failed", payload=b"message")])
+    letter = DeadLetter(3, "run", 5, "failed", payload=b"message")
+    decided_letters.add(app_of(acker).client, "contract", "orders", 1, [letter])
     lease = app_of(acker).lease(lane=0, run_id="run")
     lease.acquire()
     lease.release()

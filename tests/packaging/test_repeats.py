@@ -55,4 +55,7 @@ def test_other_servers_than_valkey_are_elsewhere_but_for_scripts_and_replies() -
 
 @pytest.mark.parametrize("beginning", [*elsewhere.EVERY_CASE, *elsewhere.EVERY_KIND])
 def test_files_whose_every_case_or_kind_runs_exist(beginning: str) -> None:
-    assert (ROOT / "tests" / beginning).exists()
+    file, _, test = beginning.partition("::")
+    path = ROOT / "tests" / file
+    assert path.exists()
+    assert not test or f"\ndef {test}" in path.read_text()

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from acker_redis.acker import app_of
 from acker_redis.errors import AckerError, BadConfigError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.publishing.errors import LogLostError
@@ -22,6 +23,7 @@ from acker_redis.spark.sinks.output_modes import Outputs, Staging
 from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.spout import Spout
+from acker_redis.store import decided_letters
 from acker_redis.store.dead_letter import DeadLetter
 
 _T = TypeVar("_T")
@@ -143,7 +145,8 @@ class OnceOutput:
             AckerError: the server can't.
         """
         for number, dead in sorted(self.publish_log.state.to_store.items()):
-            self.spout.acker.dead_letters.add_decided(self.files.log, number, dead.letters)
+            app = app_of(self.spout.acker)
+            decided_letters.add(app.client, self.spout.acker.config.app, self.files.log, number, dead.letters)
             self.publish_log.stored(number)
 
     def finish(self) -> None:

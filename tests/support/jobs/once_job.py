@@ -30,7 +30,7 @@ from acker_redis.spark.runs import dataframe
 from acker_redis.spark.runs.once import Once
 from acker_redis.spark.runs.options import run_settings
 from acker_redis.spark.sinks.staging import StagingSink
-from acker_redis.store.dead_letters import DeadLetters
+from acker_redis.store import decided_letters
 from tests.support.spark.cluster import session
 
 CONFIG = AckerConfig(app="once", shards=2, message_timeout_secs=30)
@@ -39,7 +39,7 @@ DATA = "monday"
 SINKS: dict[str, Callable[[int], int]] = {"a": lambda message: message % 3 + 1, "b": lambda message: 2}
 """Sinks, and the number of rows that each has of a message."""
 
-POINTS: dict[str, tuple[type, str, bool]] = {
+POINTS: dict[str, tuple[Any, str, bool]] = {
     "before a record": (LocalLogFolder, "create", True),
     "behind a record": (LocalLogFolder, "create", False),
     "before staging": (StagingSink, "stage", True),
@@ -49,13 +49,13 @@ POINTS: dict[str, tuple[type, str, bool]] = {
     "published": (LocalFiles, "publish", False),
     "before acks": (EmissionRoots, "complete", True),
     "acked": (EmissionRoots, "complete", False),
-    "before letters": (DeadLetters, "add_decided", True),
-    "letters": (DeadLetters, "add_decided", False),
+    "before letters": (decided_letters, "add", True),
+    "letters": (decided_letters, "add", False),
     "before compaction": (PublishLog, "compact", True),
     "file removed": (LocalLogFolder, "remove", False),
     "finished": (PublishLog, "finish", False),
 }
-"""Point -> class and method, and whether it is before a call of it, or behind one."""
+"""Point -> class or module and its function, and whether it is before a call of it, or behind one."""
 
 
 def dying(method: Callable[..., Any], times: int, *, before: bool) -> Callable[..., Any]:
