@@ -39,6 +39,7 @@ class OnceOutput:
         files: what moves staged files into tables.
         location: folder of the log, which has the stages, too.
         names: function of message ids to the messages' lasting names.
+        owner: what the log belongs to.
         outage_secs: time that an outage of the log or a table is waited for, in seconds.
         accepted_before: number of messages whose rows earlier runs have published.
         dead_before: number of messages that earlier runs made dead letters.
@@ -49,14 +50,16 @@ class OnceOutput:
     files: LocalFiles
     location: Path
     names: Callable[[Int64Array], MessageNames]
+    owner: Owner
     outage_secs: float
     accepted_before: int = field(default=0, init=False)
     dead_before: int = field(default=0, init=False)
+    _begun: int = field(default=0, init=False)
     _tries: int = field(default=0, init=False)
     _targets: dict[str, Path] = field(default_factory=dict, init=False)
 
-    def begin(self, owner: Owner) -> None:
-        """Begin a run: from now on no older one can decide anything. Complete what older ones decided.
+    def begin(self) -> None:
+        """Begin a run, or go on with it: from now on no other one can decide anything. Complete what others decided.
 
         The run holds its lane, so that it fences no run that works.
 
@@ -66,7 +69,9 @@ class OnceOutput:
             FilesNotMovedError: staged files are gone, or stand where they shouldn't.
             AckerError: the server can't store letters.
         """
-        self._wait_for(lambda: self.publish_log.begin(self.spout.run_id, owner))
+        self._begun += 1
+        run = f"{self.spout.run_id}.{self._begun}"
+        self._wait_for(lambda: self.publish_log.begin(run, self.owner))
         self._publish()
         self.store_letters()
         for stage in self._stages.glob("[0-9]*"):
@@ -214,7 +219,8 @@ class OnceOutput:
         """Return the folder of a sink, which was checked once."""
         if sink.target not in self._targets:
             target = local_folder(sink.target, f"{sink.name!r}: the table")
-            if target.is_relative_to(self.location) or self.location.is_relative_to(target):
+            real, log = target.resolve(), self.location.resolve()
+            if real.is_relative_to(log) or log.is_relative_to(real):
                 raise BadConfigError(
                     f"{sink.name!r}: the table {target} and the publish log {self.location} are in each other. Readers of the "
                     "table would read what is staged. Choose another folder for the log."

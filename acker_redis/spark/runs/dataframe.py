@@ -213,7 +213,11 @@ def run_dataframe(
     if output == "whole":
         _check_whole(ids, replay, settings)
     if once is not None:
-        once.check(messages.sparkSession, output, ids, only_dead_letters)
+        once.check(messages.sparkSession, {
+            'output="whole"': output == "whole",
+            "an offset_file": offsets is not None,
+            "only_dead_letters": only_dead_letters is not None,
+        })  # fmt: skip
     checks.check_column_names(messages.columns, "run_tracked")
     check_corrupt_records(messages)
     keeps = replay.max_bytes > 0

@@ -1,6 +1,6 @@
 """Settings of output once."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
@@ -13,11 +13,9 @@ from acker_redis.publishing.messages import MessageNames
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Owner
 from acker_redis.spark.emission.once_output import OnceOutput
-from acker_redis.spark.runs.options import MessageIds
 from acker_redis.spark.runtime.jvm import java_context
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spout.spout import Spout
-from acker_redis.store.dead_letter import DeadLetterFilter
 
 _DEFAULT_FS = "fs.defaultFS"
 
@@ -50,20 +48,17 @@ class Once:
                 "such as '2026-11-27'."
             )
 
-    def check(
-        self, spark: SparkSession, output: str, ids: MessageIds, only_dead_letters: DeadLetterFilter | None
-    ) -> None:
-        """Check that a run with these settings can write once.
+    def check(self, spark: SparkSession, given: Mapping[str, bool]) -> None:
+        """Check that a run or stream can write once.
+
+        Args:
+            spark: its session.
+            given: names of settings that can't be combined with this, and whether they are set.
 
         Raises:
             BadConfigError: it can't.
         """
-        given = {
-            'output="whole"': output == "whole",
-            "an offset_file": ids.offset_file is not None,
-            "only_dead_letters": only_dead_letters is not None,
-            "Spark Connect": is_connect(spark),
-        }
+        given = {**given, "Spark Connect": is_connect(spark)}
         if refused := [name for name, is_given in given.items() if is_given]:
             raise BadConfigError(
                 f"once= can't be combined with {', '.join(refused)}. Its log decides alone which messages are done. Remove "
@@ -86,8 +81,9 @@ class Once:
         location = local_folder(self.location, "The publish log") / self.data
         log = PublishLog(LocalLogFolder(location))
         files = LocalFiles(short_name(str(location), None))
-        output = OnceOutput(spout, log, files, location, names, spout.retry.outage_secs)
-        output.begin(Owner(spout.acker.config.app, spout.spout_id, tuple(id_columns)))
+        owner = Owner(spout.acker.config.app, spout.spout_id, tuple(id_columns))
+        output = OnceOutput(spout, log, files, location, names, owner, spout.retry.outage_secs)
+        output.begin()
         spout.state.letter_log = output
         return output
 

@@ -15,6 +15,7 @@ from acker_redis.model.config import check_bound, check_finite
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
 from acker_redis.spark import checks
 from acker_redis.spark.emission.messages import Fetch
+from acker_redis.spark.runs.once import Once
 from acker_redis.spark.runtime.executor_check import check_url
 from acker_redis.spark.sources.files import FILE, ROW
 from acker_redis.spout.offset_file import OffsetFile
@@ -202,6 +203,7 @@ class StreamSettings(RunSettings):
     on_messages_done: Callable[[Int64Array], object] | None
     kafka_group: GroupSettings | None
     parked_columns: Mapping[str, str | None]
+    once: Once | None = None
 
 
 @dataclass(frozen=True)

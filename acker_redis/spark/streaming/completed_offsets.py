@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from acker_redis.model.arrays import Int64Array
+from acker_redis.publishing.messages import MessageNames
 
 MAX_PARTITIONS = 10_000
 """Partitions that are kept, those seen last. If each file is a partition, their number would grow without limit."""
@@ -44,6 +45,26 @@ class CompletedOffsets:
             found.setdefault(int(self._ids[row]), (self._names[self._of_message[row]], int(self._offsets[row])))
         return found
 
+    def names_of(self, messages: Int64Array) -> MessageNames:
+        """Return the places of messages of this micro-batch, or of open ones, as names. Any thread may call this.
+
+        Raises:
+            KeyError: a message is none of them.
+        """
+        ids, order, names, of_message, offsets = self._batch  # before the open ones, which get those of the batch
+        partition_of, numbers = np.zeros(len(messages), np.int64), np.zeros(len(messages), np.int64)
+        rows = np.searchsorted(ids, messages)
+        is_of_batch = np.zeros(len(messages), np.bool_)
+        is_inside = rows < len(ids)
+        is_of_batch[is_inside] = ids[rows[is_inside]] == messages[is_inside]
+        found = order[rows[is_of_batch]]
+        partition_of[is_of_batch], numbers[is_of_batch] = of_message[found], offsets[found]
+        known = {name: index for index, name in enumerate(names)}
+        for row in np.flatnonzero(~is_of_batch).tolist():
+            name, offset = self._open[int(messages[row])]
+            partition_of[row], numbers[row] = known.setdefault(name, len(known)), offset
+        return MessageNames(list(known), partition_of, numbers)
+
     def mark_published(self, values: Mapping[str, int]) -> None:
         """Record that `values` were published."""
         self._published |= values
@@ -58,6 +79,8 @@ class CompletedOffsets:
             offsets: offset in the partition, per message.
         """
         self._ids, self._names, self._of_message, self._offsets = ids, names, of_message, offsets
+        order = np.argsort(ids, kind="stable")
+        self._batch = ids[order], order, names, of_message, offsets
 
     def update(self, left: Int64Array) -> list[str]:
         """End the micro-batch. Return the partitions that are no longer kept.

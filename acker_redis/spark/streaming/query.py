@@ -20,8 +20,10 @@ from pyspark.sql import functions as F
 from acker_redis.acker import Acker, app_of
 from acker_redis.errors import AckerError, BadConfigError, ClosedError, ServerUnavailableError, StoppedError
 from acker_redis.model.arrays import Int64Array
+from acker_redis.publishing.messages import MessageNames
 from acker_redis.spark import sql
 from acker_redis.spark.emission.messages import MESSAGE_ID, Places, read_ids, read_places, with_message_ids
+from acker_redis.spark.emission.once_output import OnceOutput
 from acker_redis.spark.emission.operator_health import OperatorHealth
 from acker_redis.spark.emission.pipeline_run import Pipeline
 from acker_redis.spark.emission.runner import EmissionRunner
@@ -104,7 +106,8 @@ class TrackedQuery:
             acker, uuid.uuid4().hex, options.spout_id, options.retry, options.max_spout_pending,
             payload=self._payloads if options.dead_letter_bytes else None, on_done=self._on_done, keep_letters=LETTERS,
             place=None if options.kafka_group is None else self._places,
-            replay=self._load_replays, is_exact=self._is_exact, on_letters=self._on_letters, goes_on=True,
+            replay=None if options.once is not None else self._load_replays, is_exact=self._is_exact,
+            on_letters=self._on_letters, goes_on=True,
         )  # fmt: skip
         self._group = (
             None if options.kafka_group is None else GroupOffsets(options.kafka_group, acker, store, self._spout)
@@ -135,6 +138,7 @@ class TrackedQuery:
         self._quiet_since = self._looked_at = self._published_at = time.monotonic()
         self._has_other_columns = False
         self._offsets = CompletedOffsets({})
+        self._once_output: OnceOutput | None = None
         self._noted_number, self._note_after = -1, 0.0
 
     # -- calls of TrackedBatches
@@ -150,6 +154,7 @@ class TrackedQuery:
             snapshot = self._store.load(before)
             must_save = self._store.start_saving(before)
             self._check_number(before)
+            self._open_log()
             self._offsets = CompletedOffsets(self._acker.completed_offsets(self._options.spout_id))
             self._rows.stream = self._queries.columns(self._store.query, self.run)
             if snapshot is not None:
@@ -174,6 +179,7 @@ class TrackedQuery:
             self._raise_error()
             self._raise_stopped()
             try:
+                self._wake()
                 self._states.move_to(QueryState.IN_BATCH)
                 batch = self._session.adopt(batch)
                 self._reads.begin(batch)
@@ -206,6 +212,7 @@ class TrackedQuery:
             if self._states.is_over:
                 return
             try:
+                self._wake()
                 self._states.move_to(QueryState.DRAINING)
                 self._drain_until(deadline)
                 self._note_number()
@@ -274,6 +281,24 @@ class TrackedQuery:
         noted = app_of(self._acker).snapshot_number(str(self._store.query))
         self._store.check_number(noted, before)
         self._noted_number = -1 if noted is None else noted
+
+    def _open_log(self) -> None:
+        """Complete what earlier runs have accepted, if a log decides which rows are written."""
+        options = self._options
+        if options.once is None:
+            return
+        options.once.check(self._spark, {"kafka_group": options.kafka_group is not None})
+        if options.ids.id_column is not None:
+            self._once_output = options.once.open(self._spout, [options.ids.id_column], MessageNames.of_ids)
+        else:
+            columns = [options.ids.partition, options.ids.offset]
+            self._once_output = options.once.open(self._spout, columns, lambda ids: self._offsets.names_of(ids))
+
+    def _wake(self) -> None:
+        """Begin again in the log behind a rest, in which another run may have had the lane and the log."""
+        if self._once_output is not None and self._states.state is QueryState.RESTING:
+            self._loop.start()
+            self._once_output.begin()
 
     def _restore(self, snapshot: Snapshot) -> None:
         options = self._options
@@ -536,8 +561,9 @@ class TrackedQuery:
 
     def _runner(self, column: str) -> EmissionRunner:
         return EmissionRunner(
-            self._spout, self._pipeline, column, self._health, self._url, self._options.emit_timeout_secs
-        )
+            self._spout, self._pipeline, column, self._health, self._url, self._options.emit_timeout_secs,
+            once_output=self._once_output,
+        )  # fmt: skip
 
     # -- calls of the spout
 

@@ -1,0 +1,127 @@
+"""Streams that write once: restarts, repeated micro-batches and lost checkpoints double no row."""
+
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, DataFrameWriter
+
+from acker_redis import Acker
+from acker_redis.publishing.log_folder import LocalLogFolder
+from acker_redis.publishing.publish_log import PublishLog
+from acker_redis.spark import MessageIds, TrackedBatches, Tracker
+from acker_redis.spark.runs.once import Once
+from tests.spark.runs.test_once import end_at, failing
+from tests.spark.streaming.test_streams import QUICK, give, start, written
+from tests.support.spark.cases import CONFIG
+
+pytestmark = [pytest.mark.spark, pytest.mark.classic("output once needs a classic session")]
+
+BAD = {7, 47}
+
+
+@pytest.fixture
+def acker(url: str) -> Iterator[Acker]:
+    with Acker.connect(url, CONFIG) as acker:
+        yield acker
+
+
+def append(path: Path, writer: DataFrameWriter) -> None:
+    writer.mode("append").parquet(str(path))
+
+
+def pipeline(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+    items = tracker.flat_map(messages, partial(failing, BAD), "id bigint, child int")
+    tracker.write(items, partial(append, folder / "items"))
+    tracker.write(messages, partial(append, folder / "out"))
+
+
+def handler_of(acker: Acker, folder: Path, run: Any = None, **options: Any) -> TrackedBatches:
+    given = {"ids": "id", "retry": QUICK, "parking_location": str(folder / "parked"), "batch_wait_secs": 600}
+    handler = TrackedBatches(run or partial(pipeline, folder), acker=acker, **{**given, **options})
+    once = Once(str(folder / "log"), "clicks")
+    handler._settings = replace(handler._settings, once=once)  # noqa: SLF001
+    return handler
+
+
+def run_through(spark: Any, folder: Path, handler: TrackedBatches, **options: Any) -> None:
+    with handler:
+        start(spark, folder, handler, availableNow=True, **options).awaitTermination()
+        assert handler.drain(180).parked == {}
+
+
+def check_exact(folder: Path, messages: set[int]) -> None:
+    expected = Counter(message for message in messages for _ in range(message % 3))
+    assert Counter(written(folder, "items")) == expected
+    assert written(folder) == sorted(messages)
+
+
+def test_each_message_is_written_once_and_failed_ones_never(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, *(range(at, at + 20) for at in (0, 20, 40)))
+    run_through(spark, tmp_path, handler_of(acker, tmp_path))
+    check_exact(tmp_path, set(range(60)) - BAD)
+    assert sorted(letter.message_id for letter in acker.dead_letters.read()) == sorted(BAD)
+
+
+@pytest.mark.parametrize("point", ["staged", "accepted", "one file moved", "published"])
+def test_query_that_ended_anywhere_goes_on(
+    spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    give(tmp_path, *(range(at, at + 20) for at in (0, 20, 40)))
+    batches: list[int | None] = []
+
+    def dying(patch: pytest.MonkeyPatch, tracker: Tracker, messages: DataFrame) -> None:
+        batches.append(tracker.batch_id)
+        if tracker.batch_id == 1:
+            end_at(point, patch)
+        pipeline(tmp_path, tracker, messages)
+
+    with (
+        monkeypatch.context() as patch,
+        handler_of(acker, tmp_path, partial(dying, patch)) as handler,
+        pytest.raises(StreamingQueryException),
+    ):
+        start(spark, tmp_path, handler, availableNow=True).awaitTermination()
+    assert 1 in batches
+    run_through(spark, tmp_path, handler_of(acker, tmp_path))
+    check_exact(tmp_path, set(range(60)) - BAD)
+    assert sorted(letter.message_id for letter in acker.dead_letters.read()) == sorted(BAD)
+
+
+def test_lost_checkpoint_doubles_nothing(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, *(range(at, at + 20) for at in (0, 20)))
+    run_through(spark, tmp_path, handler_of(acker, tmp_path))
+    for folder in ("checkpoint", "parked"):
+        shutil.rmtree(tmp_path / folder)
+    give(tmp_path, range(40, 60))
+    run_through(spark, tmp_path, handler_of(acker, tmp_path))
+    check_exact(tmp_path, set(range(60)) - BAD)
+    assert sorted(letter.message_id for letter in acker.dead_letters.read()) == sorted(BAD)
+
+
+def test_offsets_name_messages(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    parts = [
+        pa.table({"id": ids, "place": ["a", "b"] * 10, "at": [one // 2 for one in ids]})
+        for ids in (list(range(at, at + 20)) for at in (0, 20, 40))
+    ]
+    give(tmp_path, *parts)
+    options: dict[str, Any] = {"schema": "id bigint, place string, at bigint"}
+    ids = MessageIds.offsets("place", "at")
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        pipeline(tmp_path, tracker, messages.drop("place", "at", "message_id"))
+
+    run_through(spark, tmp_path, handler_of(acker, tmp_path, run, ids=ids), **options)
+    check_exact(tmp_path, set(range(60)) - BAD)
+    log = PublishLog(LocalLogFolder(tmp_path / "log" / "clicks"))
+    log.read()
+    accepted = {name: ranges.tolist() for name, ranges in log.state.accepted.ranges().items()}
+    assert accepted == {"a": [[0, 29]], "b": [[0, 2], [4, 22], [24, 29]]}
+    assert {name: set(dead) for name, dead in log.state.dead.items()} == {"b": {3, 23}}
