@@ -135,7 +135,7 @@ class LocalFiles:
         if place in self._moved[1]:
             return
         if source.exists():
-            if place.exists():
+            if place.exists() and source.exists():  # else another process has moved it meanwhile
                 raise FilesNotMovedError(
                     f"{place} exists, and so does {source}, which belongs there. Both may have rows, so nothing was moved. "
                     "Remove the wrong one, and start again."
