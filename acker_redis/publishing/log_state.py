@@ -44,6 +44,7 @@ class LogState:
         to_publish: numbers of records whose rows aren't known to be published -> the records.
         to_store: numbers of records whose letters aren't known to be stored -> the records.
         is_finished: whether every message that the source had was done when its newest run ended.
+        newest_accepted: number of the newest record that accepted messages; 0: none did.
         sinks: names of sinks and their targets, of the newest accepted messages; empty behind the end of the data.
     """
 
@@ -56,6 +57,7 @@ class LogState:
     to_publish: dict[int, Accepted] = field(default_factory=dict)
     to_store: dict[int, Dead] = field(default_factory=dict)
     is_finished: bool = False
+    newest_accepted: int = 0
     sinks: dict[str, str] = field(default_factory=dict)
 
     def apply(self, number: int, record: Record) -> None:
@@ -68,6 +70,7 @@ class LogState:
             case Accepted() as accepted:
                 self.accepted.add(accepted.messages)
                 self.to_publish[number] = accepted
+                self.newest_accepted = number
                 self.sinks = {staged.name: staged.target for staged in accepted.staged}
             case Dead() as dead:
                 for partition, message in zip(dead.partitions, dead.numbers, strict=True):
@@ -96,9 +99,10 @@ class LogState:
     def is_dead(self, names: MessageNames) -> Mask:
         """Return which messages are dead."""
         found = np.zeros(len(names), np.bool_)
-        for index, partition in enumerate(names.partitions):
-            if dead := self.dead.get(partition):
-                rows = np.flatnonzero(names.partition_of == index)
+        if not any(self.dead.values()):
+            return found
+        for index, rows in names.by_partition():
+            if dead := self.dead.get(names.partitions[index]):
                 found[rows] = [number in dead for number in names.numbers[rows].tolist()]
         return found
 
@@ -130,7 +134,7 @@ class LogState:
         owner = None if self.owner is None else json_of_owner(self.owner)
         yield {
             "format": FORMAT, "number": self.number, "owner": owner, "run": self.run, "epoch": self.epoch,
-            "is_finished": self.is_finished, "sinks": self.sinks,
+            "is_finished": self.is_finished, "newest_accepted": self.newest_accepted, "sinks": self.sinks,
         }  # fmt: skip
         for partition, ranges in self.accepted.pieces():
             yield {"accepted": partition, "ranges": json_of_ranges(ranges)}
@@ -167,6 +171,7 @@ class LogState:
             header["run"],
             header["epoch"],
             is_finished=header["is_finished"],
+            newest_accepted=header["newest_accepted"],
             sinks=header["sinks"],
         )
         for text in lines[:-1]:

@@ -43,11 +43,13 @@ class MessageNames:
 
     def ranges(self) -> dict[str, Int64Array]:
         """Return the ranges of numbers per partition that has any."""
-        return {
-            name: ranges_of(self.numbers[self.partition_of == index])
-            for index, name in enumerate(self.partitions)
-            if (self.partition_of == index).any()
-        }
+        return {self.partitions[index]: ranges_of(self.numbers[rows]) for index, rows in self.by_partition()}
+
+    def by_partition(self) -> Iterator[tuple[int, Int64Array]]:
+        """Yield the partitions that have messages, as an index into `partitions`, with the positions of their messages."""
+        order = np.argsort(self.partition_of, kind="stable")
+        indexes, begins = np.unique(self.partition_of[order], return_index=True)
+        yield from zip(indexes.tolist(), np.split(order, begins[1:]) if len(order) else [], strict=True)
 
     def __len__(self) -> int:
         """Return the number of messages."""
@@ -82,10 +84,9 @@ class MessageSet:
     def has(self, names: MessageNames) -> Mask:
         """Return which messages are in the set."""
         found = np.zeros(len(names), np.bool_)
-        for index, partition in enumerate(names.partitions):
-            if partition in self._of:
-                rows = np.flatnonzero(names.partition_of == index)
-                found[rows] = self._of[partition].has(names.numbers[rows])
+        for index, rows in names.by_partition():
+            if (ids := self._of.get(names.partitions[index])) is not None:
+                found[rows] = ids.has(names.numbers[rows])
         return found
 
     def overlaps(self, ranges: Mapping[str, Int64Array]) -> bool:

@@ -147,6 +147,11 @@ class PublishLog:
         with self._lock:
             return self.state.accepted.has(names) | self.state.is_dead(names)
 
+    def is_accepted(self, names: MessageNames) -> Mask:
+        """Return which messages are accepted."""
+        with self._lock:
+            return self.state.accepted.has(names)
+
     def finish(self) -> None:
         """Say that every message of the source is done, if the log doesn't say so.
 

@@ -22,13 +22,18 @@ local ADDED, STORED = 0, 1
 local newest, count = string.match(redis.call('HGET', letter_logs, log) or '', '^(%d+):(%d+)$')
 record, before = tonumber(record), tonumber(before)
 newest, count = tonumber(newest) or 0, tonumber(count) or 0
-if newest > record or (newest == record and count > before) then return {STORED} end
+if newest > record then return {STORED} end
+if newest < record then count = -1 end
 
-local reply, at, values = {ADDED}, 1, {unpack(ARGV, 4)}
+local reply, at, number, values = {ADDED}, 1, before, {unpack(ARGV, 4)}
 while values[at] do
   local last = at + tonumber(values[at])
-  reply[#reply + 1] = redis.call('XADD', dead_letters, '*', unpack(values, at + 1, last))
+  number = number + 1
+  if number > count then -- earlier calls may have been cut otherwise
+    reply[#reply + 1] = redis.call('XADD', dead_letters, '*', unpack(values, at + 1, last))
+  end
   at = last + 1
 end
-redis.call('HSET', letter_logs, log, string.format('%d:%d', record, before + #reply - 1))
+if number <= count then return {STORED} end
+redis.call('HSET', letter_logs, log, string.format('%d:%d', record, number))
 return reply

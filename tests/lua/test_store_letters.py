@@ -46,6 +46,16 @@ def test_letters_of_an_older_record_come_too_late(client: Client, raw: Any) -> N
     assert stored(raw) == [7, 8]
 
 
+def test_calls_may_have_other_numbers_of_letters_when_they_are_repeated(client: Client, raw: Any) -> None:
+    """The limits of a call may have changed between two starts of a driver."""
+    assert store(client, 3, 0, 1, 2, 3)[0] == ADDED
+    assert store(client, 3, 0, 1, 2) == [STORED]
+    status, *entry_ids = store(client, 3, 2, 3, 4)
+    assert (status, len(entry_ids)) == (ADDED, 1)
+    assert stored(raw) == [1, 2, 3, 4]
+    assert raw.hgetall(LOGS) == {b"orders": b"3:4"}
+
+
 def test_logs_are_kept_apart(client: Client, raw: Any) -> None:
     store(client, 5, 0, 7)
     assert store(client, 3, 0, 7, log="clicks")[0] == ADDED

@@ -66,12 +66,15 @@ class OnceOutput:
         Raises:
             BadConfigError: the log belongs to something else.
             DamagedDataError: the log can't be read.
+            LogLostError: a table has rows that the log doesn't know.
             FilesNotMovedError: staged files are gone, or stand where they shouldn't.
             AckerError: the server can't store letters.
         """
         self._begun += 1
         run = f"{self.spout.run_id}.{self._begun}"
         self._wait_for(lambda: self.publish_log.begin(run, self.owner))
+        for target in self.publish_log.state.sinks.values():
+            self._check_log(Path(target))
         self._publish()
         self.store_letters()
         for stage in self._stages.glob("[0-9]*"):
@@ -80,10 +83,10 @@ class OnceOutput:
 
     def not_done(self, message_ids: Int64Array) -> Int64Array:
         """Leave out the messages that earlier runs have done, and count them."""
-        names, state = self.names(message_ids), self.publish_log.state
-        is_accepted, is_dead = state.accepted.has(names), state.is_dead(names)
-        self.accepted_before, self.dead_before = int(is_accepted.sum()), int(is_dead.sum())
-        return message_ids[~(is_accepted | is_dead)]
+        names = self.names(message_ids)
+        is_accepted, is_done = self.publish_log.is_accepted(names), self.publish_log.is_done(names)
+        self.accepted_before, self.dead_before = int(is_accepted.sum()), int((is_done & ~is_accepted).sum())
+        return message_ids[~is_done]
 
     def ack_done(self, emission: Emission) -> Emission:
         """Ack the messages of an emission that the log has done, and return it without them.
@@ -96,6 +99,7 @@ class OnceOutput:
         is_done = self.publish_log.is_done(self.names(emission.message_ids))
         if not is_done.any():
             return emission
+        self._publish()  # an earlier emission may have ended behind its record
         done = emission.only(is_done)
         self.spout.marks.exempt(done.roots)
         spout = self.spout
@@ -141,7 +145,7 @@ class OnceOutput:
 
     def accepted(self, message_ids: Int64Array) -> Int64Array:
         """Return which of these messages are accepted."""
-        return message_ids[self.publish_log.state.accepted.has(self.names(message_ids))]
+        return message_ids[self.publish_log.is_accepted(self.names(message_ids))]
 
     def store_letters(self) -> None:
         """Store the letters of messages that are dead, if nobody has.
@@ -156,6 +160,7 @@ class OnceOutput:
 
     def finish(self) -> None:
         """Say that every message of the source is done, if it has one. A folder may be filled later."""
+        self._publish()
         if self.spout.counts.emitted or self.accepted_before or self.dead_before:
             self._wait_for(self.publish_log.finish)
 
@@ -225,16 +230,24 @@ class OnceOutput:
                     f"{sink.name!r}: the table {target} and the publish log {self.location} are in each other. Readers of the "
                     "table would read what is staged. Choose another folder for the log."
                 )
-            newest, known = self.files.newest_number(str(target)), self.publish_log.state.number
-            if newest > known:
-                raise LogLostError(
-                    f"{sink.name!r}: the table {target} has files of record {newest} of the publish log, which ends with "
-                    f"record {known}. So the log was lost or set back, and rows would be written twice. Restore the log in "
-                    f"{self.location}."
-                )
+            self._check_log(target)
             check_device(self.location, target)
             self._targets[sink.target] = target
         return self._targets[sink.target]
+
+    def _check_log(self, target: Path) -> None:
+        """Check that a table has no rows that the log doesn't know.
+
+        Raises:
+            LogLostError: it has.
+        """
+        newest, known = self.files.newest_number(str(target)), self.publish_log.state.newest_accepted
+        if newest > known:
+            raise LogLostError(
+                f"The table {target} has files of record {newest} of the publish log, whose newest record with rows is "
+                f"{known}. So the log was lost or set back, and rows would be written twice. Restore the log in "
+                f"{self.location}."
+            )
 
     def _publish(self) -> None:
         self._wait_for(lambda: self.publish_log.publish(self.files.publish))
@@ -251,7 +264,7 @@ class OnceOutput:
             raise AckerError(
                 f"The publish log {self.location} or a table can't be reached: {exc}. So it isn't known which rows count, "
                 "and nothing more was acked. Repair the file system, and run again. The next run completes what was accepted."
-            ) from exc
+            ) from None  # its cause would be taken for an outage, and waited for once more
 
 
 def _roots_of(failed: Sequence[Failure]) -> Int64Array:

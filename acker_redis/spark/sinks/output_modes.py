@@ -157,10 +157,10 @@ class AllowedWrites:
                 f"{self.sink!r}: {called} doesn't replace the output of an earlier run or attempt. With "
                 f'output="whole" rows would be written twice, or not at all. Use {replacing}.'
             )
-        if mode == "overwrite" and self.may_overwrite:
-            return
         if self.output == "once":
             raise PipelineError(f"{self.sink!r}: {called} {_HARMS.get(mode, _FAILS)}. With once=, use {_APPEND}.")
+        if mode == "overwrite" and self.may_overwrite:
+            return
         raise PipelineError(
             f"{self.sink!r}: {called} {_HARMS.get(mode, _FAILS)}. Failed messages are written again without the others. Use "
             f'{_APPEND if method is None else "append()"}. In a pipeline, run_tracked(..., output="whole") replaces the '
@@ -334,6 +334,11 @@ class _Guard:
             PipelineError: they can't.
         """
         sink, session = self._writes.sink, self._rows.sparkSession
+        if self._writes.dry and self._writes.folder is not None:
+            raise PipelineError(
+                f"{sink!r}: the function writes twice. With once=, each sink has a stage of its own, for one write. Call "
+                "tracker.write once for each."
+            )
         source = arguments.get("format") or self._source or session.conf.get("spark.sql.sources.default", "parquet")
         name = str(source if method == "save" else method).lower()
         if method not in _STAGED_WRITES or name not in STAGED_FORMATS:

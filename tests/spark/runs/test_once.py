@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
 from acker_redis import AckerError, BadConfigError, PipelineError, RetryPolicy
@@ -212,8 +212,47 @@ def test_log_that_was_lost_is_noticed(case: MakeCase, once: Callable[[Case], Onc
     log = once(run)
     run.done(into_two(run, set()))
     shutil.rmtree(log.location)
-    assert isinstance(run.run(into_two(run, set())).error, LogLostError)
+    for _ in range(4):  # each start writes a record
+        assert isinstance(run.run(into_two(run, set())).error, LogLostError)
     check_exact(run, set(range(30)))
+
+
+def test_log_that_was_set_back_is_noticed_at_every_start(case: MakeCase, once: Callable[[Case], Once]) -> None:
+    run = case(n=30)
+    log = once(run)
+    run.done(into_two(run, set()))
+    shutil.copytree(log.location, run.folder / "copy")
+    run.done(into_two(run, {31}), run.spark.range(0, 40, 1, 2), ids="id")
+    shutil.rmtree(log.location)
+    shutil.copytree(run.folder / "copy", log.location)
+    for _ in range(4):
+        ended = run.run(into_two(run, set()), run.spark.range(0, 40, 1, 2), ids="id")
+        assert isinstance(ended.error, LogLostError)
+        assert (ended.acked, ended.letters) == (set(), {})
+    check_exact(run, set(range(40)) - {31})
+
+
+def test_rows_that_could_not_be_published_are_before_their_messages_are_acked(
+    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk of the tables is full behind the record, for longer than the run waits."""
+    run, asked = case(n=10), list[Path]()
+    log = once(run)
+    rename = LocalFiles._rename  # noqa: SLF001
+
+    def full(self: LocalFiles, source: Path, place: Path) -> None:
+        asked.append(place)
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalFiles, "_rename", full)
+        ended = run.run(into_two(run, set()), retry=RetryPolicy(max_attempts=2, first_delay_secs=0, outage_secs=1))
+    assert type(ended.error) is AckerError
+    assert (ended.acked, ended.letters) == (set(), {})
+    assert not log_of(log).state.is_finished
+    assert LocalFiles._rename is rename  # noqa: SLF001
+    run.done(into_two(run, set()))
+    check_exact(run, set(range(10)))
 
 
 def test_messages_of_files_are_named_by_file_and_row(case: MakeCase, once: Callable[[Case], Once]) -> None:
@@ -310,6 +349,11 @@ def test_text_without_rows_makes_a_folder_that_can_be_read(case: MakeCase, once:
     assert len(list(Path(run.out).glob("*.parquet"))) == 1
 
 
+def write_twice(path: str, writer: DataFrameWriter) -> None:
+    writer.mode("append").parquet(path)
+    writer.mode("append").json(path)
+
+
 REFUSED: dict[str, Callable[[Case, Tracker, DataFrame], object]] = {
     "write_partitions": lambda run, tracker, rows: tracker.write_partitions(rows, consume),
     "write_dataframe": lambda run, tracker, rows: tracker.write_dataframe(rows, lambda rows: rows.count()),
@@ -320,6 +364,12 @@ REFUSED: dict[str, Callable[[Case, Tracker, DataFrame], object]] = {
         rows, lambda w: w.mode("append").option("path", run.out).save()
     ),
     "mode 'overwrite'": lambda run, tracker, rows: tracker.write(rows, lambda w: w.mode("overwrite").parquet(run.out)),
+    "would replace": lambda run, tracker, rows: tracker.write(
+        rows,
+        lambda w: w.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy("id").parquet(run.out),
+        allow_overwrite=True,
+    ),
+    "writes twice": lambda run, tracker, rows: tracker.write(rows, partial(write_twice, run.out)),
     "on_error": lambda run, tracker, rows: tracker.write(rows, run.append(), on_error="fail"),
     "algorithm": lambda run, tracker, rows: tracker.write(
         rows,
