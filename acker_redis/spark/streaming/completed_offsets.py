@@ -51,7 +51,9 @@ class CompletedOffsets:
         Raises:
             KeyError: a message is none of them.
         """
-        ids, order, names, of_message, offsets = self._batch  # before the open ones, which get those of the batch
+        ids, names, of_message, offsets = self._batch  # before the open ones, which get those of the batch
+        order = np.argsort(ids, kind="stable")
+        ids = ids[order]
         partition_of, numbers = np.zeros(len(messages), np.int64), np.zeros(len(messages), np.int64)
         rows = np.searchsorted(ids, messages)
         is_of_batch = np.zeros(len(messages), np.bool_)
@@ -79,8 +81,7 @@ class CompletedOffsets:
             offsets: offset in the partition, per message.
         """
         self._ids, self._names, self._of_message, self._offsets = ids, names, of_message, offsets
-        order = np.argsort(ids, kind="stable")
-        self._batch = ids[order], order, names, of_message, offsets
+        self._batch = ids, names, of_message, offsets  # at once, because another thread may read it
 
     def update(self, left: Int64Array) -> list[str]:
         """End the micro-batch. Return the partitions that are no longer kept.
