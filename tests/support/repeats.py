@@ -13,7 +13,7 @@ REPEATS = {
         "valkey-1", "redis7-1", "redis62-1",
     ),
     "tests/model_based/test_random_pipelines.py"
-    "::test_random_pipeline_that_tells_its_ids_ends_as_if_they_were_read_first": ("12", "23", "28", "30"),
+    "::test_random_pipeline_that_tells_its_ids_ends_as_if_they_were_read_first": ("8", "23", "28", "30"),
     "tests/spark/applications/test_word_count.py::test_ctrl_c_stops_every_process_of_the_demo": (
         "spark.applications.direct_acks.demo-arguments1",
     ),

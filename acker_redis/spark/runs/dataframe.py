@@ -175,11 +175,14 @@ def run_tracked(
         dead_letter_bytes=dead_letter_bytes, on_messages_done=on_messages_done, progress=progress,
     )  # fmt: skip
     notify = None if on_messages_done is None else with_retries(on_messages_done, "on_messages_done")
-    return run_dataframe(
-        messages, pipeline, settings, message_ids("run_tracked", ids), replay_from("run_tracked", replay), run_id, output,
-        None if notify is None else lambda done, _: notify(done), progress, max_dead_letters, only_dead_letters,
-        learns_ids=True,
-    )  # fmt: skip
+    try:
+        return run_dataframe(
+            messages, pipeline, settings, message_ids("run_tracked", ids), replay_from("run_tracked", replay), run_id, output,
+            None if notify is None else lambda done, _: notify(done), progress, max_dead_letters, only_dead_letters,
+            learns_ids=True,
+        )  # fmt: skip
+    except KeyboardInterrupt as exc:
+        raise exc.with_traceback(None) from None  # its stack shows where this library waited
 
 
 def run_dataframe(

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -12,6 +13,9 @@ from pyspark.sql import SparkSession
 from acker_redis.spark.runtime.jobs import CANCEL_EVERY_SECS, GONE, cancel
 from acker_redis.spark.runtime.jvm import java_static
 from acker_redis.spark.runtime.sessions import is_connect
+
+_TASKS_END_SECS = 5.0
+_LOOK_SECS = 0.05
 
 
 class Cancellation:
@@ -84,7 +88,18 @@ def quiet_interrupts(spark: SparkSession) -> Iterator[None]:
     finally:
         if signal.getsignal(signal.SIGINT) is handle:
             signal.signal(signal.SIGINT, before)
+        if levels:
+            _wait_for_tasks(spark)
         _restore(spark, levels)
+
+
+def _wait_for_tasks(spark: SparkSession) -> None:
+    """Wait for the end of cancelled tasks, which Spark logs. A task that hangs isn't waited for."""
+    until = time.monotonic() + _TASKS_END_SECS
+    with suppress(*GONE):
+        tracker = spark.sparkContext._jsc.sc().statusTracker()  # noqa: SLF001
+        while any(one.numRunningTasks() for one in tracker.getExecutorInfos()) and time.monotonic() < until:
+            time.sleep(_LOOK_SECS)
 
 
 def _turn_off(spark: SparkSession, levels: list[Any]) -> None:

@@ -36,23 +36,23 @@ def demo(*arguments: str, **environment: str) -> tuple[int, dict[str, Any], str]
 
 
 def test_word_count_demo_accounts_for_every_line_without_errors() -> None:
-    status, result, errors = demo("--kill-task", "--max-lines", "2500", *FAULTS, *PATIENT)
+    status, result, errors = demo("--kill-task", "--max-lines", "1000", *FAULTS, *PATIENT)
     assert (status, errors) == (0, "")
     assert result["workers_killed"] == 1
     assert_accounted_for(result)
 
 
 def test_word_count_in_sql_accounts_for_every_line(url: str, warm: Warm) -> None:
-    arguments = (*ALWAYS, "--max-lines", "2500", "--operators", "sql", *FAULTS)
+    arguments = (*ALWAYS, "--max-lines", "1000", "--operators", "sql", *FAULTS)
     status, printed, errors = warm.run_module("spark.applications.word_count", *arguments, url=url)
     assert status == 0, errors  # which say that nobody rotates
     assert_accounted_for(json.loads(printed))
 
 
 def assert_accounted_for(result: dict[str, Any]) -> None:
-    assert result["lines"] == result["acked"] == 2500
+    assert result["lines"] == result["acked"] == 1000
     assert 0 < result["failed"] == result["replayed"]
-    assert result["attempts"] == 2500 + result["replayed"]
+    assert result["attempts"] == 1000 + result["replayed"]
     assert result["ledger_updates"] == 2 * result["attempts"]  # an init, and an ack or a fail; nothing per word
     assert [result[name] for name in ("pending", "dead_lettered", "timed_out", "lost")] == [0, 0, 0, 0]
     assert result["counts_match"]

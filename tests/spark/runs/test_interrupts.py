@@ -69,10 +69,12 @@ def test_an_interrupted_run_cancels_its_job(
         tracker.write(rows, lambda writer: writer.mode("append").parquet(str(tmp_path / "out")))
 
     began, thread = time.monotonic(), pressed((tmp_path / "works").exists, number)
-    with pytest.raises(raised):
+    with pytest.raises(raised) as ended:
         run_tracked(spark.range(2), pipeline, acker=acker, ids="id")
     thread.join()
     assert time.monotonic() - began < WAIT_SECS, "nobody waits for the job"
+    if raised is KeyboardInterrupt:
+        assert len(ended.traceback) == 2, "of the caller, and of what it called"
     assert acker.stats().acked == 0 and acker.pending() == 0
 
 
