@@ -52,7 +52,7 @@ def submit(request: pytest.FixtureRequest, pool: ThreadPoolExecutor) -> Submit:
 
 
 def test_bad_row_of_a_sink_in_a_thread_is_a_dead_letter_alone(case: MakeCase, pool: ThreadPoolExecutor) -> None:
-    run = case(n=20)
+    run = case(n=10)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         frames = {"good": messages, "bad": breaking(messages, 7)}
@@ -62,7 +62,7 @@ def test_bad_row_of_a_sink_in_a_thread_is_a_dead_letter_alone(case: MakeCase, po
 
     ended = run.done(pipeline, retry=ONCE)
     assert {message: letter.attempts for message, letter in ended.letters.items()} == {7: 1}
-    assert ended.acked == {*range(20)} - {7}
+    assert ended.acked == {*range(10)} - {7}
     assert {row[0] for row in run.written(name="bad")} == ended.acked
 
 
