@@ -37,6 +37,7 @@ class LogState:
     Attributes:
         number: number of its newest record; 0: it has none.
         owner: what it belongs to; None: it has no record.
+        log_id: random id of the log; empty: it has no record.
         run: run that may decide.
         epoch: number of that run's first record.
         accepted: messages whose rows are in the tables, or will be once `to_publish` is empty.
@@ -50,6 +51,7 @@ class LogState:
 
     number: int = 0
     owner: Owner | None = None
+    log_id: str = ""
     run: str = ""
     epoch: int = 0
     accepted: MessageSet = field(default_factory=MessageSet)
@@ -63,10 +65,11 @@ class LogState:
     def apply(self, number: int, record: Record) -> None:
         """Add the next record."""
         match record.decision:
-            case Epoch(run, owner):
+            case Epoch(run, owner, log_id):
                 if self.is_finished:
                     self.sinks = {}
                 self.run, self.owner, self.epoch, self.is_finished = run, owner, number, False
+                self.log_id = log_id
             case Accepted() as accepted:
                 self.accepted.add(accepted.messages)
                 self.to_publish[number] = accepted
@@ -133,8 +136,9 @@ class LogState:
     def _lines(self) -> Iterator[object]:
         owner = None if self.owner is None else json_of_owner(self.owner)
         yield {
-            "format": FORMAT, "number": self.number, "owner": owner, "run": self.run, "epoch": self.epoch,
-            "is_finished": self.is_finished, "newest_accepted": self.newest_accepted, "sinks": self.sinks,
+            "format": FORMAT, "number": self.number, "owner": owner, "log_id": self.log_id, "run": self.run,
+            "epoch": self.epoch, "is_finished": self.is_finished, "newest_accepted": self.newest_accepted,
+            "sinks": self.sinks,
         }  # fmt: skip
         for partition, ranges in self.accepted.pieces():
             yield {"accepted": partition, "ranges": json_of_ranges(ranges)}
@@ -168,6 +172,7 @@ class LogState:
         state = cls(
             header["number"],
             owner,
+            header["log_id"],
             header["run"],
             header["epoch"],
             is_finished=header["is_finished"],

@@ -74,7 +74,7 @@ class PublishLog:
                         return
                     self.read()
                     self._check_owner(owner)
-                    self._put(Epoch(run, owner))
+                    self._put(Epoch(run, owner, self.state.log_id or uuid.uuid4().hex))
                 except FencedError:
                     self._is_fenced = False
                 else:

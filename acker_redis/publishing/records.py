@@ -61,11 +61,18 @@ class Owner:
 
 @dataclass(frozen=True)
 class Epoch:
-    """A run begins. Runs before it can decide nothing more."""
+    """A run begins. Runs before it can decide nothing more.
+
+    Attributes:
+        run: the run.
+        owner: what the log belongs to.
+        log_id: random id of the log, which its first record gives it. A log that is made anew in the same place has another.
+    """
 
     kind: ClassVar[str] = "epoch"
     run: str
     owner: Owner
+    log_id: str
 
 
 @dataclass(frozen=True)
@@ -164,8 +171,8 @@ class Record:
             "format": FORMAT, "kind": decision.kind, "put": self.put, "published": list(self.published),
         }  # fmt: skip
         match decision:
-            case Epoch(run, owner):
-                fields |= {"run": run} | json_of_owner(owner)
+            case Epoch(run, owner, log_id):
+                fields |= {"run": run, "log_id": log_id} | json_of_owner(owner)
             case Accepted(run, emission, messages, staged):
                 fields |= {"run": run, "emission": emission, "messages": _of_ranges(messages)}
                 fields["sinks"] = [vars(sink) | {"files": list(sink.files)} for sink in staged]
@@ -202,7 +209,7 @@ class Record:
 def _decision_of(fields: Mapping[str, Any]) -> Decision:
     match fields["kind"]:
         case Epoch.kind:
-            return Epoch(fields["run"], owner_of_json(fields))
+            return Epoch(fields["run"], owner_of_json(fields), fields["log_id"])
         case Accepted.kind:
             staged = tuple(Staged(**sink | {"files": tuple(sink["files"])}) for sink in fields["sinks"])
             return Accepted(fields["run"], fields["emission"], _ranges_of(fields["messages"]), staged)

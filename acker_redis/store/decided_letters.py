@@ -20,7 +20,7 @@ def add(client: Client, app: str, log: str, record: int, letters: Sequence[DeadL
     Args:
         client: client of the server.
         app: name of the app.
-        log: name of the log.
+        log: random id of the log. Another log in the same place has letters of its own.
         record: number of the record.
         letters: its letters, in the same order at each call.
 

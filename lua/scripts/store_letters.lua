@@ -7,7 +7,7 @@ KEYS
   letter_logs   HASH    acker:{app}:letter_logs
   dead_letters  STREAM  acker:{app}:dead_letters
 ARGV
-  log       name of the publish log
+  log       id of the publish log
   record    number of the record
   before    number of letters of the record that earlier calls had
   letters*  per letter the number of the values that follow, and names and values of its fields; at most 100 letters

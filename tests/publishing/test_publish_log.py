@@ -111,6 +111,17 @@ def test_log_of_something_else_is_refused_before_a_record_is_written(tmp_path: P
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_log_keeps_its_id_and_a_new_one_in_its_place_has_another(tmp_path: Path) -> None:
+    seen = [log_in(tmp_path, run).state.log_id for run in ("a", "b")]
+    log = log_in(tmp_path, "c")
+    log.compact(at_once=True)
+    seen += [log.state.log_id, log_in(tmp_path).state.log_id]
+    assert len({*seen}) == 1
+    for file in tmp_path.iterdir():
+        file.unlink()
+    assert log_in(tmp_path, "a").state.log_id not in {*seen, ""}
+
+
 def test_damaged_record_is_named(tmp_path: Path) -> None:
     log_in(tmp_path, "run")
     (tmp_path / "0000000002.json").write_text("{")

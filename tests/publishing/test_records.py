@@ -38,7 +38,7 @@ def ranges(*ids: int) -> dict[str, np.ndarray]:
 
 
 DECISIONS: tuple[Decision, ...] = (
-    Epoch("run-1", OWNER),
+    Epoch("run-1", OWNER, "a1"),
     Accepted("run-1", 7, ranges(1, 2, 3, -9), (SINK,)),
     Dead("run-1", ("orders/0", "orders/1"), (-7, 8), LETTERS),
     Reopened("run-1", ranges(8)),
@@ -92,6 +92,7 @@ def test_snapshot_says_what_the_records_say() -> None:
     state = filled()
     again = LogState.from_bytes(state.to_bytes(), "0000000006.snap")
     assert (again.number, again.owner, again.run, again.epoch, again.is_finished) == (6, OWNER, "run-1", 1, True)
+    assert again.log_id == "a1"
     assert again.accepted.ranges()["orders/0"].tolist() == [[-9, -9], [1, 3]]
     assert again.dead == {"orders/0": {-7: 3}, "orders/1": {8: 3}}
     assert again.is_dead(MessageNames.one("orders/1", 8)).tolist() == [True]

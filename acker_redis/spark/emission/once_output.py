@@ -153,9 +153,9 @@ class OnceOutput:
         Raises:
             AckerError: the server can't.
         """
-        for number, dead in sorted(self.publish_log.state.to_store.items()):
-            app = app_of(self.spout.acker)
-            decided_letters.add(app.client, self.spout.acker.config.app, self.files.log, number, dead.letters)
+        state, app = self.publish_log.state, app_of(self.spout.acker)
+        for number, dead in sorted(state.to_store.items()):
+            decided_letters.add(app.client, self.spout.acker.config.app, state.log_id, number, dead.letters)
             self.publish_log.stored(number)
 
     def finish(self) -> None:

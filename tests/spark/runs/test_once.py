@@ -217,6 +217,18 @@ def test_log_that_was_lost_is_noticed(case: MakeCase, once: Callable[[Case], Onc
     check_exact(run, set(range(30)))
 
 
+def test_letters_of_a_log_that_was_made_anew_are_stored(case: MakeCase, once: Callable[[Case], Once]) -> None:
+    """The log and its tables were removed, to begin again from nothing."""
+    run = case(n=30)
+    log = once(run)
+    for count in (1, 2):
+        run.done(into_two(run, {7}))
+        assert [letter.message_id for letter in run.acker.dead_letters.read()] == [7] * count
+        check_exact(run, set(range(30)) - {7})
+        for folder in (log.location, run.folder / "items", run.folder / "orders"):
+            shutil.rmtree(folder)
+
+
 def test_log_that_was_set_back_is_noticed_at_every_start(case: MakeCase, once: Callable[[Case], Once]) -> None:
     run = case(n=30)
     log = once(run)
