@@ -28,6 +28,9 @@ from acker_redis.store.dead_letter import DeadLetter
 
 _T = TypeVar("_T")
 
+STAGE = "stage"
+"""Folder beside the records of a log, where rows wait."""
+
 
 @dataclass
 class OnceOutput:
@@ -166,7 +169,7 @@ class OnceOutput:
 
     @property
     def _stages(self) -> Path:
-        return self.location / "stage"
+        return self.location / STAGE
 
     def _folder_of(self, emission: Emission) -> Path:
         return self._stages / str(self.publish_log.state.epoch) / str(emission.number)

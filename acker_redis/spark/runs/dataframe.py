@@ -216,6 +216,7 @@ def run_dataframe(
     if output == "whole":
         _check_whole(ids, replay, settings)
     if once is not None:
+        once.check_ids(ids.id_column, is_stream=False)
         once.check(messages.sparkSession, {
             'output="whole"': output == "whole",
             "an offset_file": offsets is not None,

@@ -12,7 +12,7 @@ from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.messages import MessageNames
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Owner
-from acker_redis.spark.emission.once_output import OnceOutput
+from acker_redis.spark.emission.once_output import STAGE, OnceOutput
 from acker_redis.spark.runtime.jvm import java_context
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spout.spout import Spout
@@ -28,11 +28,14 @@ class Once:
 
     Attributes:
         location: folder of the log and the stage, on the file system of the tables, and in none of them.
-        data: name of the set of messages, such as a day. Each set has a log of its own.
+        data: name of the set of messages, such as a day. Each set has a log of its own. None: the log has all messages that
+            will ever come, so that no two of them may have the same name.
+        ids_never_repeat: whether you promise that no two messages ever have the same id, or the same partition and offset.
     """
 
     location: str
-    data: str
+    data: str | None = None
+    ids_never_repeat: bool = False
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -42,10 +45,40 @@ class Once:
         """
         if not isinstance(self.location, str) or not self.location:
             raise BadConfigError(f"Once(location={self.location!r}) is no folder. Pass the path of one.")
-        if not isinstance(self.data, str) or not self.data or not set(self.data) <= _NAME_CHARS or self.data[0] in ".-":
+        if self.data is not None and not _is_folder_name(self.data):
             raise BadConfigError(
                 f"Once(data={self.data!r}) can't be the name of a folder. Use letters, digits, dots, dashes and underscores, "
                 "such as '2026-11-27'."
+            )
+        if not isinstance(self.ids_never_repeat, bool):
+            raise BadConfigError(
+                f"Once(ids_never_repeat={self.ids_never_repeat!r}) is no bool. An id that repeats loses rows. Set "
+                "it to True or False."
+            )
+
+    def check_ids(self, id_column: str | None, *, is_stream: bool) -> None:
+        """Check that the log can tell a message from all others.
+
+        Args:
+            id_column: column with the ids; None: partition and offset name a message.
+            is_stream: whether the messages are those of a stream, which never ends, so that `data` doesn't tell them apart.
+
+        Raises:
+            BadConfigError: it can't.
+        """
+        if self.ids_never_repeat:
+            return
+        if is_stream and id_column is not None:
+            raise BadConfigError(
+                f"In a stream, once= needs ids that never repeat, and those of the column {id_column!r} may. A message with "
+                "the id of an earlier one would be acked, and its rows would be in no table. Use MessageIds.offsets(...), or "
+                "promise it by Once(..., ids_never_repeat=True)."
+            )
+        if not is_stream and self.data is None:
+            raise BadConfigError(
+                "Once(data=None) doesn't name the messages of this run, and those of another may have the same ids. They "
+                "would be acked, and their rows would be in no table. Set data=, such as '2026-11-27', or promise that ids "
+                "never repeat by ids_never_repeat=True."
             )
 
     def check(self, spark: SparkSession, given: Mapping[str, bool]) -> None:
@@ -78,7 +111,7 @@ class Once:
             BadConfigError: the log belongs to another app or spout.
             DamagedDataError: the log can't be read.
         """
-        location = local_folder(self.location, "The publish log") / self.data
+        location = local_folder(self.location, "The publish log") / (self.data or "")
         log = PublishLog(LocalLogFolder(location))
         files = LocalFiles(short_name(str(location), None))
         owner = Owner(spout.acker.config.app, spout.spout_id, tuple(id_columns))
@@ -89,3 +122,10 @@ class Once:
 
 
 _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+def _is_folder_name(name: object) -> bool:
+    """Return True if a folder of a log can have this name. Only the log of all messages has a stage beside the others."""
+    if not isinstance(name, str) or not name or name == STAGE:
+        return False
+    return set(name) <= _NAME_CHARS and name[0] not in ".-"

@@ -205,6 +205,15 @@ class StreamSettings(RunSettings):
     parked_columns: Mapping[str, str | None]
     once: Once | None = None
 
+    def __post_init__(self) -> None:
+        """Check that a log can tell the messages apart, if one decides.
+
+        Raises:
+            BadConfigError: it can't.
+        """
+        if self.once is not None:
+            self.once.check_ids(self.ids.id_column, is_stream=True)
+
 
 @dataclass(frozen=True)
 class KafkaPolicies:

@@ -45,8 +45,12 @@ def once(monkeypatch: pytest.MonkeyPatch) -> Callable[[Case], Once]:
     return of
 
 
+def folder_of(once: Once) -> Path:
+    return Path(once.location, once.data or "")
+
+
 def log_of(once: Once) -> PublishLog:
-    log = PublishLog(LocalLogFolder(Path(once.location, once.data)))
+    log = PublishLog(LocalLogFolder(folder_of(once)))
     log.read()
     return log
 
@@ -84,7 +88,7 @@ def test_rows_of_failed_messages_are_in_no_table(case: MakeCase, once: Callable[
     check_exact(run, ended.acked)
     state = log_of(log).state
     assert (state.is_finished, state.is_settled, set(state.dead[""])) == (True, True, bad)
-    assert not any(Path(log.location, log.data, "stage").rglob("*.parquet"))
+    assert not any(Path(folder_of(log), "stage").rglob("*.parquet"))
 
 
 def test_finished_data_is_not_written_again(case: MakeCase, once: Callable[[Case], Once]) -> None:
@@ -281,6 +285,26 @@ def test_messages_of_files_are_named_by_file_and_row(case: MakeCase, once: Calla
     assert sorted(run.written("value")) == [(text,) for text in ("a0", "a1", "a2", "b0", "b1")]
     accepted = {Path(name).parent.name: ranges.tolist() for name, ranges in log_of(log).state.accepted.ranges().items()}
     assert accepted == {"a": [[0, 2]], "b": [[0, 1]]}
+
+
+def test_run_needs_a_name_of_its_messages_or_a_promise(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = case(n=10)
+    folder = str(run.folder / "log")
+    original = dataframe.run_dataframe
+    monkeypatch.setattr(dataframe, "run_dataframe", partial(original, once=Once(folder)))
+    ended = run.run(into_two(run, set()))
+    assert isinstance(ended.error, BadConfigError)
+    assert "Set data=" in str(ended.error)
+    assert not Path(folder).exists()
+    monkeypatch.setattr(dataframe, "run_dataframe", partial(original, once=Once(folder, ids_never_repeat=True)))
+    run.done(into_two(run, set()))
+    check_exact(run, set(range(10)))
+
+
+@pytest.mark.parametrize("data", ["", "a/b", "..", ".a", "-a", "stage", 7])
+def test_name_of_data_that_is_no_folder_is_refused(data: Any) -> None:
+    with pytest.raises(BadConfigError, match="name of a folder"):
+        Once("/logs", data)
 
 
 def test_other_sinks_are_refused_until_the_data_is_done(case: MakeCase, once: Callable[[Case], Once]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, DataFrameWriter
 
-from acker_redis import Acker
+from acker_redis import Acker, BadConfigError
 from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.spark import MessageIds, TrackedBatches, Tracker
@@ -43,10 +43,12 @@ def pipeline(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
     tracker.write(messages, partial(append, folder / "out"))
 
 
-def handler_of(acker: Acker, folder: Path, run: Any = None, **options: Any) -> TrackedBatches:
+def handler_of(
+    acker: Acker, folder: Path, run: Any = None, *, once: Once | None = None, **options: Any
+) -> TrackedBatches:
     given = {"ids": "id", "retry": QUICK, "parking_location": str(folder / "parked"), "batch_wait_secs": 600}
     handler = TrackedBatches(run or partial(pipeline, folder), acker=acker, **{**given, **options})
-    once = Once(str(folder / "log"), "clicks")
+    once = once or Once(str(folder / "log"), "clicks", ids_never_repeat=True)
     handler._settings = replace(handler._settings, once=once)  # noqa: SLF001
     return handler
 
@@ -106,6 +108,18 @@ def test_lost_checkpoint_doubles_nothing(spark: Any, acker: Acker, tmp_path: Pat
     assert sorted(letter.message_id for letter in acker.dead_letters.read()) == sorted(BAD)
 
 
+def test_ids_of_a_column_need_a_promise(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    """A parked 7 of batch 3 and a fresh 7 of batch 5 would be one message, and the second one never written."""
+    for once in (Once(str(tmp_path / "log")), Once(str(tmp_path / "log"), "clicks")):
+        with pytest.raises(BadConfigError, match=r"MessageIds\.offsets.* ids_never_repeat=True"):
+            handler_of(acker, tmp_path, once=once)
+    assert not any(tmp_path.iterdir())
+    give(tmp_path, range(10))
+    once = Once(str(tmp_path / "log"), ids_never_repeat=True)
+    run_through(spark, tmp_path, handler_of(acker, tmp_path, once=once))
+    check_exact(tmp_path, set(range(10)) - BAD)
+
+
 def test_offsets_name_messages(spark: Any, acker: Acker, tmp_path: Path) -> None:
     parts = [
         pa.table({"id": ids, "place": ["a", "b"] * 10, "at": [one // 2 for one in ids]})
@@ -118,9 +132,10 @@ def test_offsets_name_messages(spark: Any, acker: Acker, tmp_path: Path) -> None
     def run(tracker: Tracker, messages: DataFrame) -> None:
         pipeline(tmp_path, tracker, messages.drop("place", "at", "message_id"))
 
-    run_through(spark, tmp_path, handler_of(acker, tmp_path, run, ids=ids), **options)
+    once = Once(str(tmp_path / "log"))
+    run_through(spark, tmp_path, handler_of(acker, tmp_path, run, ids=ids, once=once), **options)
     check_exact(tmp_path, set(range(60)) - BAD)
-    log = PublishLog(LocalLogFolder(tmp_path / "log" / "clicks"))
+    log = PublishLog(LocalLogFolder(tmp_path / "log"))
     log.read()
     accepted = {name: ranges.tolist() for name, ranges in log.state.accepted.ranges().items()}
     assert accepted == {"a": [[0, 29]], "b": [[0, 2], [4, 22], [24, 29]]}
