@@ -17,6 +17,7 @@ from acker_redis.publishing.records import (
     Epoch,
     Finished,
     Owner,
+    Published,
     Ranges,
     Record,
     Reopened,
@@ -85,6 +86,8 @@ class LogState:
                 self._skip(skipped, sink)
             case Finished():
                 self.is_finished = True
+            case Published():
+                pass  # the numbers in the record say it
         for done in record.published:
             self.done(done)
         self.number = number

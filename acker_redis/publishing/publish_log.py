@@ -17,7 +17,18 @@ from acker_redis.publishing.errors import FencedError
 from acker_redis.publishing.log_folder import LogFolder
 from acker_redis.publishing.log_state import LogState
 from acker_redis.publishing.messages import Mask, MessageNames
-from acker_redis.publishing.records import Accepted, Dead, Decision, Epoch, Finished, Owner, Record, Reopened, Staged
+from acker_redis.publishing.records import (
+    Accepted,
+    Dead,
+    Decision,
+    Epoch,
+    Finished,
+    Owner,
+    Published,
+    Record,
+    Reopened,
+    Staged,
+)
 
 Publish: TypeAlias = Callable[[int, Staged], object]
 """Function that puts the rows of one sink of a record into their target. It may be called again for the same ones."""
@@ -161,6 +172,17 @@ class PublishLog:
         with self._lock:
             if not self.state.is_finished:
                 self._put(Finished(self.state.run))
+
+    def note_published(self) -> None:
+        """Say what is published or stored, if no record says so. Nobody looks for it any more, and its files may vanish.
+
+        Raises:
+            Exception: as `accept`.
+        """
+        with self._lock:
+            self._settle()
+            if self._published:
+                self._put(Published())
 
     def settle(self) -> None:
         """Find out whether the last record was created, if nobody knows.

@@ -140,6 +140,13 @@ class Skipped:
 
 
 @dataclass(frozen=True)
+class Published:
+    """Everything that the record names is published or stored, and nothing else is decided."""
+
+    kind: ClassVar[str] = "published"
+
+
+@dataclass(frozen=True)
 class Finished:
     """Every message that the source had is accepted or dead."""
 
@@ -147,7 +154,7 @@ class Finished:
     run: str
 
 
-Decision: TypeAlias = Epoch | Accepted | Dead | Reopened | Skipped | Finished
+Decision: TypeAlias = Epoch | Accepted | Dead | Reopened | Skipped | Published | Finished
 
 
 @dataclass(frozen=True)
@@ -220,6 +227,8 @@ def _decision_of(fields: Mapping[str, Any]) -> Decision:
             return Reopened(fields["run"], _ranges_of(fields["messages"]))
         case Skipped.kind:
             return Skipped(fields["number"], fields["sink"])
+        case Published.kind:
+            return Published()
         case Finished.kind:
             return Finished(fields["run"])
     raise ValueError(f"kind {fields['kind']!r}")

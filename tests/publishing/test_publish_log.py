@@ -104,6 +104,17 @@ def test_publishing_stops_at_the_first_error_and_goes_on_there(tmp_path: Path) -
     assert seen == [(2, "a"), (2, "b"), (3, "a"), (3, "a"), (3, "b"), (4, "a"), (4, "b")]
 
 
+def test_what_is_published_is_noted_once(tmp_path: Path) -> None:
+    log = log_in(tmp_path, "run")
+    for message in range(2):
+        log.accept(accepted(message))
+    log.publish(lambda number, staged: None)
+    for _ in range(2):
+        log.note_published()
+    again = log_in(tmp_path)
+    assert (again.state.number, again.state.is_settled) == (4, True)
+
+
 def test_log_of_something_else_is_refused_before_a_record_is_written(tmp_path: Path) -> None:
     log_in(tmp_path, "run")
     with pytest.raises(BadConfigError, match=r"belongs to .*shop"):

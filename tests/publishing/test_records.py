@@ -16,6 +16,7 @@ from acker_redis.publishing.records import (
     Epoch,
     Finished,
     Owner,
+    Published,
     Record,
     Reopened,
     Skipped,
@@ -44,6 +45,7 @@ DECISIONS: tuple[Decision, ...] = (
     Reopened("run-1", ranges(8)),
     Skipped(4, "orders"),
     Finished("run-1"),
+    Published(),
 )
 
 
@@ -91,7 +93,7 @@ def filled() -> LogState:
 def test_snapshot_says_what_the_records_say() -> None:
     state = filled()
     again = LogState.from_bytes(state.to_bytes(), "0000000006.snap")
-    assert (again.number, again.owner, again.run, again.epoch, again.is_finished) == (6, OWNER, "run-1", 1, True)
+    assert (again.number, again.owner, again.run, again.epoch, again.is_finished) == (7, OWNER, "run-1", 1, True)
     assert again.log_id == "a1"
     assert again.accepted.ranges()["orders/0"].tolist() == [[-9, -9], [1, 3]]
     assert again.dead == {"orders/0": {-7: 3}, "orders/1": {8: 3}}

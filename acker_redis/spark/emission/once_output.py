@@ -1,7 +1,9 @@
 """Output once: the rows of an emission are staged, accepted by the publish log, and published, before anything is acked."""
 
+import logging
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -25,6 +27,8 @@ from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.spout import Spout
 from acker_redis.store import decided_letters
 from acker_redis.store.dead_letter import DeadLetter
+
+log = logging.getLogger("acker_redis.spark")
 
 _T = TypeVar("_T")
 
@@ -166,6 +170,28 @@ class OnceOutput:
         self._publish()
         if self.spout.counts.emitted or self.accepted_before or self.dead_before:
             self._wait_for(self.publish_log.finish)
+        else:
+            self.note_published()
+
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Finish behind a run. If it ends with an error, say at least what is published."""
+        try:
+            yield
+        except BaseException:
+            self.note_published()
+            raise
+        self.finish()
+
+    def note_published(self) -> None:
+        """Say in the log what is published, if it doesn't yet.
+
+        Else the next start looks for the files, which the user may have compacted by then.
+        """
+        try:
+            self.publish_log.note_published()
+        except (AckerError, OSError) as exc:
+            log.warning("could not note what is published log=%s error=%s", self.location, exc)
 
     @property
     def _stages(self) -> Path:

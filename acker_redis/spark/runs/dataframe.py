@@ -312,9 +312,10 @@ def run_dataframe(
             with noting_error(acker, spout.lane, run_id, settings.spout_id):
                 emit(spout.state.empty_emission())
 
-        if not (spout.state.unread or spout.state.fresh) and whole_output is None and completed.letters is None:
-            emit_nothing()
-        with quiet_interrupts(spark), nullcontext() if whole_output is None else whole_output.naming_sinks():
+        finishing = nullcontext() if once_output is None else once_output.finishing()
+        with finishing, quiet_interrupts(spark), nullcontext() if whole_output is None else whole_output.naming_sinks():
+            if not (spout.state.unread or spout.state.fresh) and whole_output is None and completed.letters is None:
+                emit_nothing()
             with SpoutLoop(spout, inheritable_thread_target(spark)(emit)) as loop, runner.cancellation.by_interrupt():
                 while not spout.done:
                     loop.step()
@@ -323,8 +324,6 @@ def run_dataframe(
                 if whole_output.refused:
                     time.sleep(whole_output.delay_secs)
                 emit_nothing()
-        if once_output is not None:
-            once_output.finish()
         result = result_of(spout, time.monotonic() - started, completed.end())
         return result if completed.letters is None else replace(result, letters_left=completed.letters.left)
 

@@ -218,7 +218,7 @@ class TrackedQuery:
                 self._note_number()
                 is_active = self.is_active
                 if not is_active:
-                    self._loop.rest()
+                    self._rest()
             except BaseException as exc:
                 self._break_off(exc, QueryState.ENDED)
                 raise
@@ -294,6 +294,12 @@ class TrackedQuery:
             columns = [options.ids.partition, options.ids.offset]
             self._once_output = options.once.open(self._spout, columns, lambda ids: self._offsets.names_of(ids))
 
+    def _rest(self) -> None:
+        """Release the lane until a `drain`. Another run may have it, and the log, meanwhile."""
+        if self._once_output is not None:
+            self._once_output.note_published()
+        self._loop.rest()
+
     def _wake(self) -> None:
         """Begin again in the log behind a rest, in which another run may have had the lane and the log."""
         if self._once_output is not None and self._states.state is QueryState.RESTING:
@@ -364,6 +370,8 @@ class TrackedQuery:
             if self.error is None and error is None:
                 self.error, state = exc, QueryState.FAILED
         finally:
+            if self._once_output is not None:
+                self._once_output.note_published()
             self._session.close()
             self._states.move_to(state)
             self._publish_status()
@@ -502,7 +510,7 @@ class TrackedQuery:
                 self._finish_emission()
                 self._save_at_last()
                 self._note_number()
-                self._loop.rest()  # until a `drain`
+                self._rest()
                 self._states.move_to(QueryState.RESTING)
                 self._publish_status()
                 return

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -268,6 +269,30 @@ def test_rows_that_could_not_be_published_are_before_their_messages_are_acked(
     check_exact(run, set(range(10)))
 
 
+def compact(table: str | Path) -> None:
+    """Give the files of a table other names, as a compaction does."""
+    for file in list(Path(table).rglob("acker-*")):
+        file.rename(file.with_name(f"compacted-{uuid.uuid4().hex}.parquet"))
+
+
+def test_table_may_be_compacted_behind_a_run_that_ended_with_an_error(
+    case: MakeCase, once: Callable[[Case], Once]
+) -> None:
+    run = case(n=30)
+    once(run)
+
+    def fails_later(tracker: Tracker, messages: DataFrame) -> None:
+        if tracker.emission:
+            raise Killed
+        into_two(run, set())(tracker, messages)
+
+    assert isinstance(run.run(fails_later, max_spout_pending=10).error, Killed)
+    for sink in ("items", "orders"):
+        compact(run.folder / sink)
+    run.done(into_two(run, set()))
+    check_exact(run, set(range(30)))
+
+
 def test_messages_of_files_are_named_by_file_and_row(case: MakeCase, once: Callable[[Case], Once]) -> None:
     run = case(n=0)
     log = once(run)
@@ -486,7 +511,6 @@ def test_random_pipeline_is_exact_in_each_sink(case: MakeCase, once: Callable[[C
 
 def random_children(one: Any) -> Iterator[Any]:
     import random
-    import uuid
 
     if random.random() < 0.2:
         raise ValueError("by chance")

@@ -18,7 +18,7 @@ from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.spark import MessageIds, TrackedBatches, Tracker
 from acker_redis.spark.runs.once import Once
-from tests.spark.runs.test_once import end_at, failing
+from tests.spark.runs.test_once import compact, end_at, failing
 from tests.spark.streaming.test_streams import QUICK, give, start, written
 from tests.support.spark.cases import CONFIG
 
@@ -95,6 +95,22 @@ def test_query_that_ended_anywhere_goes_on(
     run_through(spark, tmp_path, handler_of(acker, tmp_path))
     check_exact(tmp_path, set(range(60)) - BAD)
     assert sorted(letter.message_id for letter in acker.dead_letters.read()) == sorted(BAD)
+
+
+def test_table_may_be_compacted_behind_a_stream_that_rests_or_has_ended(
+    spark: Any, acker: Acker, tmp_path: Path
+) -> None:
+    messages = set(range(10, 40))
+    for ids in (range(10, 20), range(20, 30), range(30, 40)):
+        give(tmp_path, ids)
+        with handler_of(acker, tmp_path) as handler:
+            start(spark, tmp_path, handler, availableNow=True).awaitTermination()
+            for _ in range(2):
+                assert handler.drain(180).parked == {}
+                if 20 in ids:
+                    compact(tmp_path / "items")
+        compact(tmp_path / "out")
+    check_exact(tmp_path, messages)
 
 
 def test_lost_checkpoint_doubles_nothing(spark: Any, acker: Acker, tmp_path: Path) -> None:
