@@ -3,10 +3,13 @@
 A file's name in the table has the log and the record's number, so a table tells which records of a log it has.
 """
 
+import errno
 import hashlib
 import os
 import re
+import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from acker_redis.errors import BadConfigError, PipelineError
@@ -14,6 +17,7 @@ from acker_redis.publishing.errors import FilesNotMovedError
 from acker_redis.publishing.records import Staged
 
 _NUMBER = re.compile(r"^acker-([0-9a-f]{12})-(\d{10})-")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_NAME = re.compile(r"[^A-Za-z0-9]+")
 
 
@@ -32,17 +36,33 @@ def local_folder(location: str, what: str) -> Path:
     return Path("/" + path.lstrip("/") if colon and scheme == "file" else location).absolute()
 
 
-def check_device(log: Path, target: Path) -> None:
-    """Check that files can be renamed from a log's stage into a table.
+def check_rename(stage: Path, target: Path) -> None:
+    """Check that files can be renamed from a stage into a table, by doing it with an empty one.
+
+    Numbers of devices don't tell: two mounts of one device refuse it.
 
     Raises:
-        BadConfigError: they are on different file systems.
+        BadConfigError: they can't.
+        OSError: the file system failed. Call it again.
     """
-    if _nearest(log).stat().st_dev != _nearest(target).stat().st_dev:
-        raise BadConfigError(
-            f"The publish log {log} and the table {target} are on different file systems. Files can't be moved from one into "
-            "the other. Put the log on the file system of the table."
-        )
+    stage.mkdir(parents=True, exist_ok=True)
+    name = f".acker-probe-{uuid.uuid4().hex}"  # which readers skip, should the process die now
+    source, place = stage / name, _nearest(target) / name
+    try:
+        source.touch()
+        try:
+            source.rename(place)
+        except OSError as exc:
+            if exc.errno in _FULL:
+                raise
+            raise BadConfigError(
+                f"A file can't be renamed from {stage} into the table {target}: {exc.strerror}. So rows can't be moved "
+                "there at once. Put the publish log on the file system of the table, and let this process write to both."
+            ) from exc
+    finally:
+        for path in (source, place):
+            with suppress(OSError):
+                path.unlink()
 
 
 def _nearest(path: Path) -> Path:

@@ -1,12 +1,14 @@
 """Staged files that go into a table, while other processes do the same."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
 from acker_redis.errors import BadConfigError, PipelineError
 from acker_redis.publishing.errors import FilesNotMovedError
-from acker_redis.publishing.files import LocalFiles, check_partitions, files_below, local_folder
+from acker_redis.publishing.files import LocalFiles, check_partitions, check_rename, files_below, local_folder
 from acker_redis.publishing.records import Staged
 
 
@@ -88,6 +90,24 @@ def test_files_that_readers_skip_are_no_rows(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("")
     assert sorted(str(path.relative_to(tmp_path)) for path in files_below(tmp_path)) == ["_day=1/b", "a"]
+
+
+@pytest.mark.parametrize("table", ["table", "none/there"])
+def test_renaming_is_tried_and_nothing_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    (tmp_path / "table").mkdir()
+    check_rename(tmp_path / "stage", tmp_path / table)
+    refusals = {errno.EXDEV: BadConfigError, errno.EACCES: BadConfigError, errno.ENOSPC: OSError}
+    for number, error in refusals.items():
+
+        def refuse(self: Path, target: Path, number: int = number) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(Path, "rename", refuse)
+        with pytest.raises(error, match=os.strerror(number)):
+            check_rename(tmp_path / "stage", tmp_path / table)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["stage", "table"]
 
 
 def test_other_partitions_than_those_of_the_table_are_refused(tmp_path: Path) -> None:

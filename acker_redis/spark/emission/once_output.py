@@ -15,7 +15,7 @@ from acker_redis.acker import app_of
 from acker_redis.errors import AckerError, BadConfigError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.publishing.errors import LogLostError
-from acker_redis.publishing.files import LocalFiles, check_device, check_partitions, files_below, local_folder
+from acker_redis.publishing.files import LocalFiles, check_partitions, check_rename, files_below, local_folder
 from acker_redis.publishing.messages import Mask, MessageNames
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Accepted, Dead, Owner, Staged
@@ -260,7 +260,7 @@ class OnceOutput:
                     "table would read what is staged. Choose another folder for the log."
                 )
             self._check_log(target)
-            check_device(self.location, target)
+            self._wait_for(partial(check_rename, self._stages, target))
             self._targets[sink.target] = target
         return self._targets[sink.target]
 

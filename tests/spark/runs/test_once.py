@@ -1,5 +1,6 @@
 """Output once: the tables hold each message's rows of one attempt, whatever happened before."""
 
+import errno
 import os
 import shutil
 import uuid
@@ -450,6 +451,23 @@ def test_what_cant_be_staged_is_refused(case: MakeCase, once: Callable[[Case], O
     assert what in str(ended.error)
     assert (ended.acked, ended.letters, log_of(log).state.number) == (set(), {}, 1)
     assert not Path(run.out).exists()
+
+
+def test_table_into_which_nothing_can_be_renamed_is_refused_before_a_record(
+    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Log and table are two mounts of one device."""
+    run = case(n=3)
+    log = once(run)
+
+    def refuse(self: Path, target: Path) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    ended = run.run(into_two(run, set()))
+    assert isinstance(ended.error, BadConfigError)
+    assert "file system of the table" in str(ended.error)
+    assert (ended.acked, log_of(log).state.number) == (set(), 1)
 
 
 def test_table_that_is_partitioned_otherwise_is_refused(case: MakeCase, once: Callable[[Case], Once]) -> None:
