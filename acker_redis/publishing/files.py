@@ -134,7 +134,10 @@ class LocalFiles:
         if self._moved[0] != number:
             self._moved = number, set()
         for file in staged.files:
-            self._move(Path(staged.stage, file), self.place_of(number, staged, file))
+            try:
+                self._move(Path(staged.stage, file), self.place_of(number, staged, file))
+            except FilesNotMovedError as exc:
+                raise FilesNotMovedError(f"Record {number} of the publish log, sink {staged.name!r}: {exc}") from None
 
     def place_of(self, number: int, staged: Staged, file: str) -> Path:
         """Return the path that a staged file gets in the table."""

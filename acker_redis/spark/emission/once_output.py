@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Accepted, Dead, Owner, Staged
 from acker_redis.spark.emission.outages import patiently
 from acker_redis.spark.emission.roots import EmissionRoots, salts, shares_of
+from acker_redis.spark.proof.blame import line_of
 from acker_redis.spark.sinks.output_modes import Outputs, Staging
 from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission
@@ -34,6 +35,13 @@ _T = TypeVar("_T")
 
 STAGE = "stage"
 """Folder beside the records of a log, where rows wait."""
+
+
+class NoteDecides(Protocol):
+    """Function that learns that an emission puts its record. From then on, no row of it is to blame for an error."""
+
+    def __call__(self, *, begins: bool) -> None:
+        """Note that the record is put, or, if it doesn't begin, that it wasn't."""
 
 
 @dataclass
@@ -115,8 +123,22 @@ class OnceOutput:
             roots.complete([])
         return emission.only(~is_done)
 
-    def complete(self, emission: Emission, outputs: Outputs, failed: Sequence[Failure], roots: EmissionRoots) -> None:
+    def complete(
+        self,
+        emission: Emission,
+        outputs: Outputs,
+        failed: Sequence[Failure],
+        roots: EmissionRoots,
+        note_decides: NoteDecides,
+    ) -> None:
         """Accept the messages that haven't failed, publish their rows, and close the roots.
+
+        Args:
+            emission: the emission.
+            outputs: its sinks.
+            failed: its failures.
+            roots: its roots.
+            note_decides: function that is called before a record is put.
 
         Raises:
             FencedError: a newer run decides now. Nothing was acked.
@@ -129,7 +151,7 @@ class OnceOutput:
         is_good = ~np.isin(emission.roots, bad)
         are_known = not any(failure.rootless or failure.unreported for failure in failed)
         if are_known and len(bad) == np.count_nonzero(~is_good):  # else `complete` refuses, or fails all
-            self._accept(emission, is_good, outputs)
+            self._accept(emission, is_good, outputs, note_decides)
             self._publish()
         roots.complete(failed)
         shutil.rmtree(self._folder_of(emission), ignore_errors=True)
@@ -200,7 +222,7 @@ class OnceOutput:
     def _folder_of(self, emission: Emission) -> Path:
         return self._stages / str(self.publish_log.state.epoch) / str(emission.number)
 
-    def _accept(self, emission: Emission, is_good: Mask, outputs: Outputs) -> None:
+    def _accept(self, emission: Emission, is_good: Mask, outputs: Outputs, note_decides: NoteDecides) -> None:
         """Stage the rows of messages, and decide that they belong into the tables. Then the log has done all of them.
 
         What is staged stays until it is published: as long as it isn't known whether a record exists, it may have the files.
@@ -211,7 +233,9 @@ class OnceOutput:
             staged = self._staged(emission, outputs.staging, emission.roots[~accepts])
             self.spout.marks.exempt(emission.roots[accepts])
             accepted = Accepted(self.spout.run_id, emission.number, names.only(accepts).ranges(), staged)
-            self._wait_for(partial(self.publish_log.accept, accepted))
+            note_decides(begins=True)
+            if self._wait_for(partial(self.publish_log.accept, accepted)) is None:
+                note_decides(begins=False)
 
     def _staged(self, emission: Emission, sinks: Sequence[Staging], left_out: Int64Array) -> tuple[Staged, ...]:
         """Stage the rows of all sinks, except those of messages with some roots."""
@@ -279,7 +303,28 @@ class OnceOutput:
             )
 
     def _publish(self) -> None:
-        self._wait_for(lambda: self.publish_log.publish(self.files.publish))
+        """Publish what is accepted, up to the first error.
+
+        Raises:
+            FilesNotMovedError: staged files are gone, or stand where they shouldn't.
+            AckerError: rows can't be published. The error names the record and the sink.
+        """
+        at: list[object] = [0, ""]
+
+        def publish(number: int, staged: Staged) -> None:
+            at[:] = number, staged.name
+            self.files.publish(number, staged)
+
+        try:
+            patiently(lambda: self.publish_log.publish(publish), self.outage_secs, "table")
+        except AckerError:
+            raise
+        except Exception as exc:
+            raise AckerError(
+                f"Rows of record {at[0]} of the publish log {self.location} can't be moved into the table of the sink "
+                f"{at[1]!r}: {line_of(exc)}. They are accepted, so they must get there before anything else does, and nothing "
+                "more was acked. Repair the cause, and run again. The next run moves them."
+            ) from None  # its cause would be taken for an outage or for the fault of a row
 
     def _wait_for(self, call: Callable[[], _T]) -> _T:
         """Call a function of the log or a table, again after an outage.

@@ -34,7 +34,7 @@ from acker_redis.spark.emission.whole_output import WholeOutput
 from acker_redis.spark.proof.blame import Blame, blame_of, component_of, forget, line_of, outage_of, sink_of
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.runtime.interrupts import Cancellation
-from acker_redis.spark.runtime.jobs import counted, ended_after, running
+from acker_redis.spark.runtime.jobs import JobLimit, counted, ended_after, running
 from acker_redis.spark.runtime.sessions import activate
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.exports import Origin
@@ -159,10 +159,11 @@ class EmissionRunner:
             under_way,
             breakage.marked(spark, tag),
             own_errors(),
-            ended_after(spark, tag, self.timeout_secs),
+            ended_after(spark, tag, self.timeout_secs) as limit,
         ):
+            breakage.limit = limit
             releasing.callback(forget, tag)
-            verdict = self._process(under_way, source, messages, tag, batch_id, releasing)
+            verdict = self._process(under_way, source, messages, tag, batch_id, releasing, breakage)
         if verdict.broken is not None:
             raise verdict.broken
 
@@ -174,6 +175,7 @@ class EmissionRunner:
         tag: str,
         batch_id: int | None,
         releasing: ExitStack,
+        breakage: "_Breakage",
     ) -> Verdict:
         """Run the pipeline, and close the emission's roots or write its output."""
         whole = self.whole_output
@@ -187,7 +189,7 @@ class EmissionRunner:
             emission, roots = under_way.emission, under_way.roots
             verdict, failed, counts = self._judge(emission, run.proof)
             if self.once_output is not None:
-                self.once_output.complete(emission, run.outputs, failed, roots)
+                self.once_output.complete(emission, run.outputs, failed, roots, breakage.note_decides)
                 return verdict
             if whole is None:
                 roots.complete(failed)
@@ -268,11 +270,27 @@ class EmissionRunner:
 
 
 class _Breakage:
-    """Why an emission broke. It is found before its roots fail, and decides which error the spout gets at the end."""
+    """Why an emission broke. It is found before its roots fail, and decides which error the spout gets at the end.
+
+    Attributes:
+        limit: time limit of the emission's jobs; None: it hasn't begun.
+    """
 
     def __init__(self, spout: Spout, under_way: EmissionRoots | LateMessages) -> None:
         self._spout, self._under_way = spout, under_way
         self._blame: Blame | None = None
+        self._is_decided = False
+        self.limit: JobLimit | None = None
+
+    def note_decides(self, *, begins: bool) -> None:
+        """Note that a record is put, so that no row is to blame for what follows, and no job is cancelled any more.
+
+        Args:
+            begins: False if no record was put after all.
+        """
+        self._is_decided = begins
+        if self.limit is not None:
+            (self.limit.end if begins else self.limit.begin)()
 
     @contextmanager
     def marked(self, spark: SparkSession, tag: str) -> Iterator[None]:
@@ -280,8 +298,11 @@ class _Breakage:
         try:
             yield
         except Exception as exc:
-            self._blame = blame = blame_of(exc, spark, tag)
             marks, emission = self._spout.marks, self._under_way.known_emission()
+            if self._is_decided:
+                marks.exempt(emission.roots)
+                raise
+            self._blame = blame = blame_of(exc, spark, tag)
             if len(emission.roots) and blame.in_a_job:
                 by_outage = blame is Blame.OUTAGE_IN_A_JOB
                 outage = outage_of(exc) if by_outage else None

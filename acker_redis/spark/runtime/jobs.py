@@ -199,6 +199,43 @@ def counted(spark: SparkSession, counts: Mapping[str, int]) -> Iterator[None]:
         context.setLocalProperties(before)
 
 
+class JobLimit:
+    """Time limit of the jobs with a tag, including those that start later."""
+
+    def __init__(self, spark: SparkSession, tag: str, timeout_secs: float | None) -> None:
+        """Set the limit, without beginning. None: there is none."""
+        self._spark, self._tag, self._timeout_secs = spark, tag, timeout_secs
+        self._thread: threading.Thread | None = None
+        self._ended, self._late = threading.Event(), threading.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether jobs were cancelled since it began, unless it has ended."""
+        return self._late.is_set()
+
+    def begin(self) -> None:
+        """Begin to count the time."""
+        if self._timeout_secs is not None:
+            self._ended, self._late = threading.Event(), threading.Event()
+            self._thread = threading.Thread(target=self._watch, name="acker-emit-timeout", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        """Cancel nothing any more. What follows doesn't fail for what was cancelled before."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._late.clear()
+
+    def _watch(self) -> None:
+        wait_secs = self._timeout_secs
+        while not self._ended.wait(wait_secs):
+            self._late.set()
+            cancel(self._spark, self._tag)
+            wait_secs = CANCEL_EVERY_SECS
+
+
 @contextmanager
 def ended_after(
     spark: SparkSession,
@@ -206,7 +243,7 @@ def ended_after(
     timeout_secs: float | None,
     setting: str = "emit_timeout_secs",
     what: str = "an emission",
-) -> Iterator[None]:
+) -> Iterator[JobLimit]:
     """Cancel the jobs with this tag after a timeout, including those that start later.
 
     Spark ends the Python workers of their tasks, two seconds later if they don't stop by themselves.
@@ -218,32 +255,22 @@ def ended_after(
         setting: name of the setting that has it.
         what: what the jobs belong to.
 
+    Yields:
+        The limit, which may be ended earlier.
+
     Raises:
         AckerError: jobs were cancelled.
     """
-    if timeout_secs is None:
-        yield
-        return
-    ended, late = threading.Event(), threading.Event()
-
-    def watch() -> None:
-        wait_secs = timeout_secs
-        while not ended.wait(wait_secs):
-            late.set()
-            cancel(spark, tag)
-            wait_secs = CANCEL_EVERY_SECS
-
-    thread = threading.Thread(target=watch, name="acker-emit-timeout", daemon=True)
-    thread.start()
+    limit = JobLimit(spark, tag, timeout_secs)
+    limit.begin()
     try:
-        yield
+        yield limit
     except Exception as exc:
-        if not late.is_set():
+        if not limit.is_over:
             raise
         raise AckerError(f"The jobs of {what} took longer than {setting}={timeout_secs:g} and were cancelled.") from exc
     finally:
-        ended.set()
-        thread.join()
+        limit.end()
 
 
 def cancel(spark: SparkSession, tag: str) -> None:

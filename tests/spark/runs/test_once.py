@@ -2,7 +2,9 @@
 
 import errno
 import os
+import re
 import shutil
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -15,7 +17,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
 from acker_redis import AckerError, BadConfigError, PipelineError, RetryPolicy
-from acker_redis.publishing.errors import FencedError, LogLostError
+from acker_redis.publishing.errors import FencedError, FilesNotMovedError, LogLostError
 from acker_redis.publishing.files import LocalFiles
 from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
@@ -24,6 +26,7 @@ from acker_redis.spark import Tracker, read_files
 from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.runs import dataframe
 from acker_redis.spark.runs.once import Once
+from acker_redis.spark.runtime import jobs
 from acker_redis.spark.sinks.staging import StagingSink
 from tests.support.spark.cases import Case, MakeCase, consume
 
@@ -121,7 +124,7 @@ def test_run_that_ended_anywhere_is_completed(
     with monkeypatch.context() as patch:
         end_at(point, patch)
         ended = run.run(into_two(run, set()))
-    assert isinstance(ended.error, Killed)
+    assert "Killed" in repr(ended.error)
     assert not ended.acked
     with monkeypatch.context() as patch:
         again = run.done(into_two(run, set()))
@@ -211,6 +214,58 @@ def test_run_that_a_newer_one_has_fenced_acks_nothing(case: MakeCase, once: Call
     assert run.written(name="items") == run.written(name="orders") == []
     run.done(into_two(run, set()))
     check_exact(run, set(range(30)))
+
+
+def late(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Let the time of the jobs of an emission be over soon, without cancelling them. Return what tells that it is."""
+    is_late = threading.Event()
+    monkeypatch.setattr(jobs, "cancel", lambda spark, tag: is_late.set())
+    return is_late
+
+
+def test_timeout_of_the_jobs_hides_no_fence(
+    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, is_late = case(n=30), late(monkeypatch)
+    log = once(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        into_two(run, set())(tracker, messages)
+        log_of(log).begin("newer", Owner(run.acker.config.app, 0, ("id",)))
+        assert is_late.wait(60)
+
+    ended = run.run(pipeline, emit_timeout_secs=0.01)
+    assert isinstance(ended.error, FencedError)
+    assert (ended.acked, ended.letters, ended.emissions) == (set(), {}, 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(RuntimeError("broken"), AckerError), (FilesNotMovedError("gone"), FilesNotMovedError)]
+)
+def test_error_behind_the_record_names_it_and_blames_no_message(
+    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type
+) -> None:
+    run = case(n=10)
+    once(run)
+
+    def fail(self: LocalFiles, source: Path, place: Path) -> None:
+        if "write-2" in place.name:
+            raise error
+
+    with monkeypatch.context() as patch:
+        is_late = late(patch)
+
+        def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+            into_two(run, set())(tracker, messages)
+            assert is_late.wait(60)
+
+        patch.setattr(LocalFiles, "_move", fail)
+        ended = run.run(pipeline, emit_timeout_secs=0.01)
+    assert type(ended.error) is kind
+    assert re.search(r"ecord 2 .*'write-2'.*(broken|gone)", str(ended.error))
+    assert (ended.acked, ended.letters, ended.emissions) == (set(), {}, 1)
+    run.done(into_two(run, set()))
+    check_exact(run, set(range(10)))
 
 
 def test_log_that_was_lost_is_noticed(case: MakeCase, once: Callable[[Case], Once]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pyspark import inheritable_thread_target
 
+from acker_redis import AckerError
 from acker_redis.spark.runtime import jobs
 from acker_redis.spark.runtime.sessions import in_session
 
@@ -51,6 +52,29 @@ def test_function_inherits_properties_and_tags_of_another_thread(spark: Any) -> 
     in_thread(function)
     assert seen == ["with = and: \n signs", "7", {"mine"}] * 2
     assert context.getLocalProperty("acker.left") is None
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_limit_that_has_ended_hides_no_error(spark: Any, monkeypatch: pytest.MonkeyPatch, *, ends: bool) -> None:
+    cancelled = threading.Event()
+    monkeypatch.setattr(jobs, "cancel", lambda spark, tag: cancelled.set())
+    error = KeyError if ends else AckerError
+    with pytest.raises(error), jobs.ended_after(spark, "tag", 0.01) as limit:
+        assert cancelled.wait(60)
+        if ends:
+            limit.end()
+        raise KeyError("later")
+
+
+def test_limit_that_has_begun_again_counts(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled = threading.Event()
+    monkeypatch.setattr(jobs, "cancel", lambda spark, tag: cancelled.set())
+    with pytest.raises(AckerError, match="took longer"), jobs.ended_after(spark, "tag", 0.01) as limit:
+        limit.end()
+        cancelled.clear()
+        limit.begin()
+        assert cancelled.wait(60)
+        raise KeyError("later")
 
 
 def test_counts_are_properties_only_meanwhile(spark: Any) -> None:
