@@ -261,16 +261,20 @@ class OnceOutput:
     def _check_sinks(self, sinks: Sequence[Staging]) -> None:
         """Check that the sinks are those of the messages that were accepted before.
 
+        A stream has no end of its data, so it may have others from a start on. All that was accepted before is published.
+
         Raises:
             BadConfigError: they aren't.
         """
-        before, now = self.publish_log.state.sinks, {sink.name: str(self._target_of(sink)) for sink in sinks}
+        state, now = self.publish_log.state, {sink.name: str(self._target_of(sink)) for sink in sinks}
+        before = {} if self.spout.goes_on and state.newest_accepted < state.epoch else state.sinks
         if before and before != now:
             changed = sorted(dict(before.items() ^ now.items()))
+            until = "until the next start" if self.spout.goes_on else "until all of the data is done, or other data="
             raise BadConfigError(
                 f"{', '.join(map(repr, changed))}: these sinks are new, missing, or have another folder than those of the "
                 f"messages that the log {self.location} has accepted. So tables would lack messages. Use the same sinks "
-                "and folders until all of the data is done, or other data=."
+                f"and folders {until}."
             )
 
     def _target_of(self, sink: Staging) -> Path:

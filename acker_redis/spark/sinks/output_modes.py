@@ -6,6 +6,7 @@ run only when every remaining message has come through: its output is a whole.
 """
 
 import logging
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -521,6 +522,7 @@ class Outputs:
     staging: list[Staging] = field(default_factory=list)
     _checks: list[Callable[[], object]] = field(default_factory=list)
     _kept: list[DataFrame] = field(default_factory=list)
+    _thread: int = field(default_factory=threading.get_ident)
     _sources: ReplacedSources = field(default_factory=ReplacedSources)
 
     @property
@@ -614,6 +616,18 @@ class Outputs:
             raise PipelineError(
                 f'{sink}: once= does not support on_error="fail". Rows are staged once all sinks are proven, so a write that '
                 "fails breaks the emission. Omit on_error. The emission is retried."
+            )
+
+    def refuse_unnamed(self, name: str | None, sink: str) -> None:
+        """Reject a sink in a thread of the program that has no name, if sinks are compared with those of other emissions.
+
+        Raises:
+            PipelineError: they are compared.
+        """
+        if self.output == "once" and name is None and threading.get_ident() != self._thread:
+            raise PipelineError(
+                f"{sink} is called in another thread than the pipeline, and without a name. Sinks without one are numbered in "
+                "the order of their calls, and with once= a sink needs the same name in each emission. Pass name=."
             )
 
     def refuse_unstaged(self, sink: str) -> None:

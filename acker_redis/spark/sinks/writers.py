@@ -96,6 +96,7 @@ def _write_guarded(
 ) -> None:
     checks.check_on_error(on_error, kind)
     outputs.refuse_on_error(on_error, kind)
+    outputs.refuse_unnamed(name, kind)
     sink = Sink.add(proof, outputs, kind, name, tracked)
     writes = outputs.allowed_writes(sink.node.name, may_overwrite=may_overwrite)
     if outputs.waits:  # fail before rows are computed; keep the calls, because a loop's variable changes later

@@ -8,6 +8,7 @@ import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -409,6 +410,29 @@ def test_other_sinks_are_refused_until_the_data_is_done(case: MakeCase, once: Ca
     check_exact(run, set(range(30)))
     run.done(into_one, run.spark.range(0, 31, 1, 2), ids="id")
     assert log_of(log).state.is_finished
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_sinks_in_threads_need_names(case: MakeCase, once: Callable[[Case], Once], *, is_named: bool) -> None:
+    """Without names, the order of their calls would name them, which differs from emission to emission."""
+    run = case(n=30)
+    log = once(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        items = tracker.flat_map(messages, partial(failing, set()), "id bigint, child int")
+        sinks = [("items", items), ("orders", messages)]
+        with ThreadPoolExecutor(1) as pool:
+            for name, rows in reversed(sinks) if tracker.emission % 2 else sinks:
+                pool.submit(tracker.write, rows, run.append(name), name=name if is_named else None).result()
+
+    ended = run.run(pipeline, max_spout_pending=10)
+    if is_named:
+        assert ended.error is None
+        check_exact(run, set(range(30)))
+    else:
+        assert isinstance(ended.error, PipelineError)
+        assert "Pass name=" in str(ended.error)
+        assert (ended.acked, log_of(log).state.number) == (set(), 1)
 
 
 def test_log_of_another_spout_is_refused(case: MakeCase, once: Callable[[Case], Once]) -> None:

@@ -113,6 +113,22 @@ def test_table_may_be_compacted_behind_a_stream_that_rests_or_has_ended(
     check_exact(tmp_path, messages)
 
 
+def test_sinks_may_be_others_from_a_start_on(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    def changing(names: list[str], tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(messages, partial(append, tmp_path / names[0]), name=names.pop(0))
+
+    for number, sink in enumerate(("a", "b")):
+        give(tmp_path, range(number * 10, number * 10 + 10), range(20, 20))
+        run_through(spark, tmp_path, handler_of(acker, tmp_path, partial(changing, [sink] * 9)))
+    give(tmp_path, range(20, 30), range(30, 40))
+    with (
+        handler_of(acker, tmp_path, partial(changing, ["b", "c"])) as handler,
+        pytest.raises(StreamingQueryException, match="'b', 'c': these sinks are new"),
+    ):
+        start(spark, tmp_path, handler, availableNow=True).awaitTermination()
+    assert [written(tmp_path, sink) for sink in ("a", "b")] == [[*range(10)], [*range(10, 30)]]
+
+
 def test_lost_checkpoint_doubles_nothing(spark: Any, acker: Acker, tmp_path: Path) -> None:
     give(tmp_path, *(range(at, at + 20) for at in (0, 20)))
     run_through(spark, tmp_path, handler_of(acker, tmp_path))
