@@ -21,8 +21,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_NAME = re.compile(r"[^A-Za-z0-9]+")
 
 
-def local_folder(location: str, what: str) -> Path:
+def local_folder(location: str, what: str, base: Path | None = None) -> Path:
     """Return the absolute path of a folder on a local disk.
+
+    Args:
+        location: path or URI of the folder.
+        what: what it has, for the error.
+        base: folder of relative paths; None: the present one of this process.
 
     Raises:
         BadConfigError: the location is elsewhere.
@@ -33,7 +38,7 @@ def local_folder(location: str, what: str) -> Path:
             f"{what} {location!r} isn't on a local disk. Files can be published only where a rename is atomic. Use a path of "
             "this machine, or of a disk that all executors share."
         )
-    return Path("/" + path.lstrip("/") if colon and scheme == "file" else location).absolute()
+    return Path(base or "", "/" + path.lstrip("/") if colon and scheme == "file" else location).absolute()
 
 
 def check_rename(stage: Path, target: Path) -> None:

@@ -53,6 +53,7 @@ class OnceOutput:
         publish_log: the log.
         files: what moves staged files into tables.
         location: folder of the log, which has the stages, too.
+        tables: folder in which Spark looks for tables with a relative path.
         names: function of message ids to the messages' lasting names.
         owner: what the log belongs to.
         outage_secs: time that an outage of the log or a table is waited for, in seconds.
@@ -64,6 +65,7 @@ class OnceOutput:
     publish_log: PublishLog
     files: LocalFiles
     location: Path
+    tables: Path
     names: Callable[[Int64Array], MessageNames]
     owner: Owner
     outage_secs: float
@@ -280,7 +282,7 @@ class OnceOutput:
     def _target_of(self, sink: Staging) -> Path:
         """Return the folder of a sink, which was checked once."""
         if sink.target not in self._targets:
-            target = local_folder(sink.target, f"{sink.name!r}: the table")
+            target = local_folder(sink.target, f"{sink.name!r}: the table", self.tables)
             real, log = target.resolve(), self.location.resolve()
             if real.is_relative_to(log) or log.is_relative_to(real):
                 raise BadConfigError(

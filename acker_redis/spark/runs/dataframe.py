@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pyspark import inheritable_thread_target
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from acker_redis.acker import Acker, app_of
 from acker_redis.errors import BadConfigError
@@ -266,7 +266,7 @@ def run_dataframe(
                 completed.letters = letters
             elif once is not None:
                 with _holding(app_of(acker).lease(lane=spout.lane, run_id=run_id)):
-                    once_output, ids_of_all = _opened(once, spout, source, read, ids, column)
+                    once_output, ids_of_all = _opened(once, spark, spout, source, read, ids, column)
                     fresh = once_output.not_done(ids_of_all)
                     if len(fresh) < len(ids_of_all):
                         source.has_others()
@@ -350,6 +350,7 @@ def _check_whole(ids: MessageIds, replay: ReplayFrom, settings: RunSettings) -> 
 
 def _opened(
     once: Once,
+    spark: SparkSession,
     spout: Spout,
     source: RunMessages,
     read: Callable[[Callable[[], Any]], Any],
@@ -359,9 +360,9 @@ def _opened(
     """Read the ids of all messages, and open the log, which names a message by its id, or by its place."""
     if ids.id_column is not None:
         of_all = read(partial(source.read_ids, None, "", ""))
-        return once.open(spout, [column], MessageNames.of_ids), of_all
+        return once.open(spark, spout, [column], MessageNames.of_ids), of_all
     of_all, places = read(partial(source.read_places, ids.partition, ids.offset))
-    return once.open(spout, [ids.partition, ids.offset], NamesById(of_all, MessageNames(*places))), of_all
+    return once.open(spark, spout, [ids.partition, ids.offset], NamesById(of_all, MessageNames(*places))), of_all
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -13,7 +14,7 @@ from acker_redis.publishing.messages import MessageNames
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Owner
 from acker_redis.spark.emission.once_output import STAGE, OnceOutput
-from acker_redis.spark.runtime.jvm import java_context
+from acker_redis.spark.runtime.jvm import java_context, java_static
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spout.spout import Spout
 
@@ -27,7 +28,8 @@ class Once:
     The rows wait in a stage until a log has accepted their messages. Then they are moved into the tables.
 
     Attributes:
-        location: folder of the log and the stage, on the file system of the tables, and in none of them.
+        location: folder of the log and the stage, on the file system of the tables, and in none of them. A relative path is in
+            the present folder of this process. Relative paths of tables are Spark's: in the folder in which its JVM began.
         data: name of the set of messages, such as a day. Each set has a log of its own. None: the log has all messages that
             will ever come, so that no two of them may have the same name.
         ids_never_repeat: whether you promise that no two messages ever have the same id, or the same partition and offset.
@@ -45,6 +47,8 @@ class Once:
         """
         if not isinstance(self.location, str) or not self.location:
             raise BadConfigError(f"Once(location={self.location!r}) is no folder. Pass the path of one.")
+        # At once, because a later start may be in another folder.
+        object.__setattr__(self, "location", str(local_folder(self.location, "The publish log")))
         if self.data is not None and not _is_folder_name(self.data):
             raise BadConfigError(
                 f"Once(data={self.data!r}) can't be the name of a folder. Use letters, digits, dots, dashes and underscores, "
@@ -104,24 +108,38 @@ class Once:
                 "spark.hadoop.fs.defaultFS to file:///."
             )
 
-    def open(self, spout: Spout, id_columns: Sequence[str], names: Callable[[Int64Array], MessageNames]) -> OnceOutput:
+    def open(
+        self,
+        spark: SparkSession,
+        spout: Spout,
+        id_columns: Sequence[str],
+        names: Callable[[Int64Array], MessageNames],
+    ) -> OnceOutput:
         """Open the log for a run that holds its lane. `names` are the lasting names of messages, by id.
 
         Raises:
             BadConfigError: the log belongs to another app or spout.
             DamagedDataError: the log can't be read.
         """
-        location = local_folder(self.location, "The publish log") / (self.data or "")
+        location = Path(self.location, self.data or "")
         log = PublishLog(LocalLogFolder(location))
         files = LocalFiles(short_name(str(location), None))
         owner = Owner(spout.acker.config.app, spout.spout_id, tuple(id_columns))
-        output = OnceOutput(spout, log, files, location, names, owner, spout.retry.outage_secs)
+        output = OnceOutput(spout, log, files, location, _folder_of_jvm(spark), names, owner, spout.retry.outage_secs)
         output.begin()
         spout.state.letter_log = output
         return output
 
 
 _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+def _folder_of_jvm(spark: SparkSession) -> Path:
+    """Return the folder in which Spark has relative paths. It stays the same when this process changes its own."""
+    context = spark.sparkContext
+    conf = java_context(context).hadoopConfiguration()
+    disk = java_static(context, "org.apache.hadoop.fs.FileSystem", "getLocal")(conf)
+    return Path(str(disk.getWorkingDirectory().toUri().getPath()))
 
 
 def _is_folder_name(name: object) -> bool:

@@ -289,10 +289,14 @@ class TrackedQuery:
             return
         options.once.check(self._spark, {"kafka_group": options.kafka_group is not None})
         if options.ids.id_column is not None:
-            self._once_output = options.once.open(self._spout, [options.ids.id_column], MessageNames.of_ids)
+            columns, names = [options.ids.id_column], MessageNames.of_ids
         else:
             columns = [options.ids.partition, options.ids.offset]
-            self._once_output = options.once.open(self._spout, columns, lambda ids: self._offsets.names_of(ids))
+            names = self._names_of
+        self._once_output = options.once.open(self._spark, self._spout, columns, names)
+
+    def _names_of(self, ids: Int64Array) -> MessageNames:
+        return self._offsets.names_of(ids)
 
     def _rest(self) -> None:
         """Release the lane until a `drain`. Another run may have it, and the log, meanwhile."""

@@ -549,6 +549,26 @@ def test_table_into_which_nothing_can_be_renamed_is_refused_before_a_record(
     assert (ended.acked, log_of(log).state.number) == (set(), 1)
 
 
+def test_relative_path_of_a_table_is_where_spark_has_it(
+    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = case(n=20)
+    folder = run.spark.sparkContext._jvm.java.lang.System.getProperty("user.dir")  # noqa: SLF001
+    path, elsewhere = os.path.relpath(run.out, folder), run.folder / "a" / "b" / "c"
+    elsewhere.mkdir(parents=True)
+    monkeypatch.chdir(elsewhere)
+    once(run)
+    run.done(lambda tracker, rows: tracker.write(rows, lambda writer: writer.mode("append").parquet(path)))
+    assert sorted(run.written("id")) == [(number,) for number in range(20)]
+
+
+def test_relative_path_of_a_log_is_where_the_program_had_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    once = Once("log", "monday")
+    monkeypatch.chdir("/")
+    assert once.location == str(tmp_path / "log")
+
+
 def test_table_that_is_partitioned_otherwise_is_refused(case: MakeCase, once: Callable[[Case], Once]) -> None:
     run = case(n=30)
     once(run)
