@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from acker_redis.errors import BadConfigError, PipelineError
+from acker_redis.publishing.disk import make_folder, sync_all
 from acker_redis.publishing.errors import FilesNotMovedError
 from acker_redis.publishing.records import Staged
 
@@ -132,6 +133,8 @@ class LocalFiles:
     def publish(self, number: int, staged: Staged) -> None:
         """Move the files of one sink into its table. A file that was moved before is left where it is now.
 
+        When this returns, the disk has their names.
+
         Raises:
             FilesNotMovedError: a file is neither in the stage nor in the table, or in both.
             OSError: the file system failed. Call it again.
@@ -143,6 +146,9 @@ class LocalFiles:
                 self._move(Path(staged.stage, file), self.place_of(number, staged, file))
             except FilesNotMovedError as exc:
                 raise FilesNotMovedError(f"Record {number} of the publish log, sink {staged.name!r}: {exc}") from None
+        folders = {folder for file in staged.files for folder in Path(file).parents}
+        places = (Path(staged.target, folder) for folder in sorted(folders, reverse=True))
+        sync_all([place for place in places if place.exists()])  # a compaction may have removed one
 
     def place_of(self, number: int, staged: Staged, file: str) -> Path:
         """Return the path that a staged file gets in the table."""
@@ -168,7 +174,7 @@ class LocalFiles:
                     f"{place} exists, and so does {source}, which belongs there. Both may have rows, so nothing was moved. "
                     "Remove the wrong one, and start again."
                 )
-            place.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(place.parent)
             try:
                 self._rename(source, place)
             except FileNotFoundError:

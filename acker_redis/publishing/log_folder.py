@@ -6,6 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from acker_redis.publishing.disk import make_folder, sync
+
 
 class LogFolder(Protocol):
     """A folder of small files. Every method raises OSError if the file system fails."""
@@ -50,7 +52,7 @@ class LocalLogFolder:
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a file. It is on the disk when this returns."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         draft = self.path / f".{uuid.uuid4().hex}.draft"
         try:
             with draft.open("xb") as file:
@@ -63,17 +65,9 @@ class LocalLogFolder:
         finally:
             with suppress(FileNotFoundError):
                 draft.unlink()
-        self._sync()
+        sync(self.path)
         return True
 
     def remove(self, name: str) -> None:
         """Remove a file."""
         (self.path / name).unlink(missing_ok=True)
-
-    def _sync(self) -> None:
-        """Make names last beyond a loss of power."""
-        folder = os.open(self.path, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)

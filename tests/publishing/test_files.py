@@ -30,6 +30,22 @@ def test_files_are_moved_once_with_their_partitions(tmp_path: Path) -> None:
     assert files.newest_number(rows.target) == 3
 
 
+def test_names_in_a_table_are_on_the_disk_when_it_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, seen = staged(tmp_path, "day=1/a", "b"), list[str]()
+    monkeypatch.setattr(os, "fsync", lambda file: seen.append(f"{path_of(file)} {len(list(path_of(file).iterdir()))}"))
+    LocalFiles("0123456789ab").publish(3, rows)
+    table = tmp_path / "table"
+    assert {f"{table} 2", f"{table / 'day=1'} 1", f"{tmp_path} 2"} <= {*seen}
+    assert seen.index(f"{tmp_path} 2") < seen.index(f"{table / 'day=1'} 1")
+    seen.clear()
+    LocalFiles("0123456789ab").publish(3, rows)  # the process died before it had synced them
+    assert {f"{table} 2", f"{table / 'day=1'} 1"} <= {*seen}
+
+
+def path_of(file: int) -> Path:
+    return Path(f"/proc/self/fd/{file}").readlink()
+
+
 def test_file_that_another_process_moves_meanwhile_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It moves the file after this one has seen it in the stage, and before it looks into the table."""
     rows, files = staged(tmp_path, "a"), LocalFiles("0123456789ab")

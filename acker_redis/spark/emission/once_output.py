@@ -14,6 +14,7 @@ import numpy as np
 from acker_redis.acker import app_of
 from acker_redis.errors import AckerError, BadConfigError
 from acker_redis.model.arrays import Int64Array
+from acker_redis.publishing.disk import make_folder, sync, sync_tree
 from acker_redis.publishing.errors import LogLostError
 from acker_redis.publishing.files import LocalFiles, check_partitions, check_rename, files_below, local_folder
 from acker_redis.publishing.messages import Mask, MessageNames
@@ -251,13 +252,16 @@ class OnceOutput:
 
     def _stage(self, sink: Staging, folder: Path, left_out: Int64Array) -> Staged:
         target = self._target_of(sink)
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         staged = sink.stage(folder, left_out)
         example = next(files_below(target), None)
         if example is not None and staged.files:
             check_partitions(sink.name, target, example.relative_to(target), Path(staged.files[0]))
         # An empty file is only good for showing the columns of a table that has no other.
         files = staged.files if staged.rows or example is None else ()
+        if files:  # on the disk before the record is, which may be all that a loss of power leaves
+            sync_tree(folder, files)
+            sync(folder.parent)
         return Staged(sink.name, "files", str(target), str(folder), files, staged.rows)
 
     def _check_sinks(self, sinks: Sequence[Staging]) -> None:

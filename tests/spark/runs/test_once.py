@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from acker_redis.publishing.errors import FencedError, FilesNotMovedError, LogLo
 from acker_redis.publishing.files import LocalFiles
 from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
-from acker_redis.publishing.records import Owner
+from acker_redis.publishing.records import Accepted, Owner
 from acker_redis.spark import Tracker, read_files
 from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.runs import dataframe
@@ -158,6 +159,36 @@ def end_at(point: str, patch: pytest.MonkeyPatch) -> None:
             rename(self, source, place)
 
         patch.setattr(LocalFiles, "_rename", move_one)
+
+
+def test_rows_are_on_the_disk_before_their_record(
+    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, synced, missing = case(n=30), set[Path](), list[Path]()
+    log, accept, sync = once(run), PublishLog.accept, os.fsync
+
+    def note(file: int) -> None:
+        synced.add(Path(f"/proc/self/fd/{file}").readlink())
+        sync(file)
+
+    def check(self: PublishLog, accepted: Accepted) -> int | None:
+        for staged in accepted.staged:
+            for file in staged.files:
+                path = Path(staged.stage, file)
+                expected = [path, *takewhile(lambda folder: folder != folder_of(log), path.parents)]
+                missing.extend(path for path in expected if path not in synced)
+        return accept(self, accepted)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(PublishLog, "accept", check)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = messages.withColumn("day", F.col("id") % 2)
+        tracker.write(rows, lambda writer: writer.mode("append").partitionBy("day").parquet(run.out))
+
+    run.done(pipeline)
+    assert not missing
+    assert folder_of(log) in synced
 
 
 def test_messages_whose_roots_timed_out_after_acceptance_are_not_written_again(
