@@ -8,6 +8,13 @@ from typing import Protocol
 
 from acker_redis.publishing.disk import make_folder, sync
 
+_DRAFT = ".draft"
+_TRIES = 10
+
+
+class _DraftGoneError(Exception):
+    """Somebody has removed the draft of a file before it got its name. So it wasn't created."""
+
 
 class LogFolder(Protocol):
     """A folder of small files. Every method raises OSError if the file system fails."""
@@ -27,6 +34,9 @@ class LogFolder(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists."""
+
+    def remove_drafts(self, name: str) -> None:
+        """Remove what processes that died have left of files that they began before a file, if that is possible."""
 
 
 class LocalLogFolder:
@@ -53,7 +63,13 @@ class LocalLogFolder:
     def create(self, name: str, data: bytes) -> bool:
         """Create a file. It is on the disk when this returns."""
         make_folder(self.path)
-        draft = self.path / f".{uuid.uuid4().hex}.draft"
+        for _ in range(_TRIES):
+            with suppress(_DraftGoneError):
+                return self._create(name, data)
+        raise OSError(f"{self.path / name} couldn't be created, because others remove its draft all the time")
+
+    def _create(self, name: str, data: bytes) -> bool:
+        draft = self.path / f".{uuid.uuid4().hex}{_DRAFT}"
         try:
             with draft.open("xb") as file:
                 file.write(data)
@@ -62,6 +78,10 @@ class LocalLogFolder:
             os.link(draft, self.path / name)
         except FileExistsError:
             return False
+        except FileNotFoundError as exc:
+            if draft.exists() or not self.path.exists():
+                raise
+            raise _DraftGoneError from exc  # a run that has begun meanwhile took it for one of a process that died
         finally:
             with suppress(FileNotFoundError):
                 draft.unlink()
@@ -71,3 +91,11 @@ class LocalLogFolder:
     def remove(self, name: str) -> None:
         """Remove a file."""
         (self.path / name).unlink(missing_ok=True)
+
+    def remove_drafts(self, name: str) -> None:
+        """Remove drafts that are older than a file. Their numbers are at most that of the file, so it loses none of them."""
+        with suppress(OSError):  # a later run removes them
+            began_ns = (self.path / name).stat().st_mtime_ns
+            for draft in self.path.glob(f".*{_DRAFT}"):
+                if draft.stat().st_mtime_ns < began_ns:
+                    draft.unlink(missing_ok=True)

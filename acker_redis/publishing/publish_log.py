@@ -86,6 +86,7 @@ class PublishLog:
                     self.read()
                     self._check_owner(owner)
                     self._put(Epoch(run, owner, self.state.log_id or uuid.uuid4().hex))
+                    self._folder.remove_drafts(_record(self.state.epoch))
                 except FencedError:
                     self._is_fenced = False
                 else:

@@ -1,5 +1,7 @@
 """One log, and what its users are told."""
 
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -145,6 +147,35 @@ def test_file_is_created_once(tmp_path: Path) -> None:
     assert folder.names() == []
     assert (folder.create("a", b"1"), folder.create("a", b"2"), folder.read("a")) == (True, False, b"1")
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["a"]
+
+
+def test_start_removes_drafts_of_processes_that_died(tmp_path: Path) -> None:
+    for name, age_secs in ((".a.draft", -600), (".b.draft", 600), ("c.draft", -600)):
+        (tmp_path / name).write_text("{")
+        os.utime(tmp_path / name, (time.time() + age_secs,) * 2)
+    log_in(tmp_path, "run")
+    assert {file.name for file in tmp_path.iterdir()} == {".b.draft", "c.draft", "0000000001.json"}
+
+
+def test_draft_that_another_start_removes_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other run has begun, and took it for one of a process that died."""
+    older, link, removed = log_in(tmp_path, "older"), os.link, list[Path]()
+
+    def begin_meanwhile(draft: Path, place: Path) -> None:
+        if not removed:
+            removed.append(draft)
+            os.utime(draft, (0, 0))
+            log_in(tmp_path, "newer")
+            assert not draft.exists()
+        link(draft, place)
+
+    monkeypatch.setattr(os, "link", begin_meanwhile)
+    with pytest.raises(FencedError):
+        older.accept(accepted(1))
+    removed.clear()
+    newest = log_in(tmp_path, "newest")  # once more, while it begins itself
+    assert newest.accept(accepted(1)) == newest.state.number
+    assert not list(tmp_path.glob(".*"))
 
 
 def files_of(tmp_path: Path, *names: str) -> Staged:
