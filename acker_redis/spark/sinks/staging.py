@@ -103,7 +103,8 @@ def _without(rows: DataFrame, failed: Int64Array) -> DataFrame:
     """Leave out the rows of messages with these roots. Rows of several messages or none stay, and are refused later."""
     if not len(failed):
         return rows
-    root, is_of_one = f"{ROOTS}[0]", f"size({ROOTS}) = 1"
+    # A row of no message has no first root, for which an index would be an error in ANSI mode.
+    root, is_of_one = f"get({ROOTS}, 0)", f"size({ROOTS}) = 1"
     if len(failed) <= _MOST_LITERALS:
         roots = ", ".join(f"{value}L" for value in failed.tolist())
         return rows.where(f"NOT coalesce({is_of_one} AND {root} IN ({roots}), false)")

@@ -26,6 +26,7 @@ from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Accepted, Owner
 from acker_redis.spark import Tracker, read_files
 from acker_redis.spark.emission.roots import EmissionRoots
+from acker_redis.spark.protocol.columns import ROOTS, SHARE
 from acker_redis.spark.runs import dataframe
 from acker_redis.spark.runs.once import Once
 from acker_redis.spark.runtime import jobs
@@ -598,6 +599,28 @@ def test_relative_path_of_a_log_is_where_the_program_had_it(tmp_path: Path, monk
     once = Once("log", "monday")
     monkeypatch.chdir("/")
     assert once.location == str(tmp_path / "log")
+
+
+@pytest.mark.parametrize("failed", [1, 1500])
+@pytest.mark.parametrize("ansi", ["true", "false"])
+def test_rows_of_no_message_are_refused(case: MakeCase, once: Callable[[Case], Once], failed: int, ansi: str) -> None:
+    run = case(n=2000)
+    once(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        items = tracker.flat_map(messages, partial(failing, set(range(failed))), "id bigint, child int")
+        others = run.spark.sql(f"SELECT 0L AS id, 0 AS child, 0L AS {SHARE}, cast(array() AS array<bigint>) AS {ROOTS}")
+        tracker.write(items.unionByName(others), run.append())
+
+    before = run.spark.conf.get("spark.sql.ansi.enabled")
+    run.spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        ended = run.run(pipeline, stop_if_broken=False)
+    finally:
+        run.spark.conf.set("spark.sql.ansi.enabled", before)
+    assert isinstance(ended.error, PipelineError), ended.error
+    assert "belong to no message" in str(ended.error)
+    assert (ended.acked, ended.emissions) == (set(), 1)
 
 
 def test_table_that_is_partitioned_otherwise_is_refused(case: MakeCase, once: Callable[[Case], Once]) -> None:
