@@ -324,6 +324,12 @@ class TrackedQuery:
                     f"{len(self._messages)} parked messages have no columns topic, partition and offset. So it isn't known "
                     "which offsets they hold back. Start without kafka_group, and drain() them first."
                 )
+            elif self._once_output is not None and len(self._messages):
+                raise BadConfigError(
+                    f"{len(self._messages)} parked messages have no columns {options.ids.partition!r} and "
+                    f"{options.ids.offset!r}. So the log of once= can't tell which messages they are. Start the previous "
+                    "version of the program without once=, and drain() them first."
+                )
         self._spout.add(np.array(fresh, np.int64))
         self._health.add_parked(snapshot.attempts.message_ids.tolist())
         self._rows.stream = self._rows.stream or snapshot.stream

@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, DataFrameWriter
 
-from acker_redis import Acker, BadConfigError
+from acker_redis import Acker, BadConfigError, RetryPolicy
 from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.spark import MessageIds, TrackedBatches, Tracker
@@ -127,6 +127,33 @@ def test_sinks_may_be_others_from_a_start_on(spark: Any, acker: Acker, tmp_path:
     ):
         start(spark, tmp_path, handler, availableNow=True).awaitTermination()
     assert [written(tmp_path, sink) for sink in ("a", "b")] == [[*range(10)], [*range(10, 30)]]
+
+
+def test_parked_messages_without_places_are_refused_at_the_start(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    """They were parked when ids came from a column, which had the name of the ids that are derived from places."""
+    slow = RetryPolicy(first_delay_secs=600, max_delay_secs=600)
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        pipeline(tmp_path, tracker, messages.select("_share", "_roots", "id"))
+
+    def fails_all(tracker: Tracker, messages: DataFrame) -> None:
+        items = tracker.flat_map(messages, partial(failing, {1, 2}), "id bigint, child int")
+        tracker.write(items, partial(append, tmp_path / "out"))
+
+    give(tmp_path, pa.table({"message_id": [1, 2], "id": [1, 2]}))
+    with handler_of(acker, tmp_path, fails_all, ids="message_id", retry=slow) as handler:
+        handler._settings = replace(handler._settings, once=None)  # noqa: SLF001
+        start(spark, tmp_path, handler, "message_id bigint, id bigint", availableNow=True).awaitTermination()
+        assert handler.drain(0).parked
+    give(tmp_path, pa.table({"place": ["a"], "at": [0], "id": [3]}))
+    ids, schema = MessageIds.offsets("place", "at"), "place string, at bigint, id bigint"
+    with (
+        handler_of(acker, tmp_path, run, ids=ids, retry=slow, once=Once(str(tmp_path / "log"))) as handler,
+        pytest.raises(
+            StreamingQueryException, match=r"2 parked messages have no columns 'place' and 'at'.*without once="
+        ),
+    ):
+        start(spark, tmp_path, handler, schema, availableNow=True).awaitTermination()
 
 
 def test_lost_checkpoint_doubles_nothing(spark: Any, acker: Acker, tmp_path: Path) -> None:
