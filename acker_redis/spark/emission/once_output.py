@@ -23,7 +23,8 @@ from acker_redis.publishing.records import Accepted, Dead, Owner, Staged
 from acker_redis.spark.emission.outages import patiently
 from acker_redis.spark.emission.roots import EmissionRoots, salts, shares_of
 from acker_redis.spark.proof.blame import line_of
-from acker_redis.spark.sinks.output_modes import Outputs, Staging
+from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sinks.staged_writes import Staging
 from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.spout import Spout

@@ -19,6 +19,7 @@ from acker_redis.spark.protocol.columns import ANCHORS, SHARE, TRACKING
 from acker_redis.spark.runtime.executor_check import check_url
 from acker_redis.spark.sinks.output_modes import Outputs, guarded_writer
 from acker_redis.spark.sinks.sink import Sink
+from acker_redis.spark.sinks.staged_writes import refuse_unstaged
 from acker_redis.spark.worker.export import ExportStep
 
 
@@ -48,7 +49,7 @@ def export(
     name: str | None,
 ) -> None:
     """Implement `Tracker.export`."""
-    outputs.refuse_unstaged("export")
+    refuse_unstaged(outputs.output, "export")
     if outputs.output == "whole":
         raise PipelineError(
             'export: output="whole" does not support exports. A message would be done only after other programs are done with '

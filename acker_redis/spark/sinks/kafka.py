@@ -31,6 +31,7 @@ from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.sinks.output_modes import Outputs
 from acker_redis.spark.sinks.partitions import consume
 from acker_redis.spark.sinks.sink import Sink
+from acker_redis.spark.sinks.staged_writes import refuse_unstaged
 from acker_redis.spark.worker.kafka import (
     HEADERS,
     KEY,
@@ -73,7 +74,7 @@ def write_kafka(
     record_id: str | None,
 ) -> int:
     """Implement `Tracker.write_kafka`."""
-    outputs.refuse_unstaged("write_kafka")
+    refuse_unstaged(outputs.output, "write_kafka")
     if outputs.output == "whole":
         raise PipelineError(
             'write_kafka: output="whole" does not support topics. Records can\'t be replaced, so a second try would add them '
@@ -105,7 +106,7 @@ def export_kafka(
     record_id: str | None,
 ) -> int:
     """Implement `Tracker.export_kafka`."""
-    outputs.refuse_unstaged("export_kafka")
+    refuse_unstaged(outputs.output, "export_kafka")
     if outputs.output == "whole":
         raise PipelineError(
             'export_kafka: output="whole" does not support exports. A message would be done only after the other group is '

@@ -12,20 +12,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial, wraps
 from inspect import BoundArguments, signature
-from pathlib import Path
 from reprlib import Repr
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from pyspark.sql import Column, DataFrame, DataFrameWriter, DataFrameWriterV2
 
 from acker_redis.errors import BadConfigError, InexactPipelineError, PipelineError
-from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.runtime.jvm import java_errors
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.captured_variables import snapshot
 from acker_redis.spark.sinks.overwrites import Overwrite
 from acker_redis.spark.sinks.replaced_sources import ReplacedSources, Stored, replaced_by
 from acker_redis.spark.sinks.source_checks import check_connections, check_creation, check_distribution, check_source
+from acker_redis.spark.sinks.staged_writes import Staging, check_staged
 from acker_redis.spark.sinks.trial_writes import check_by_trial
 
 log = logging.getLogger("acker_redis.spark")
@@ -35,15 +34,6 @@ Output: TypeAlias = Literal["by_message", "whole"]
 
 Scope: TypeAlias = Literal["by_message", "whole", "once"]
 """What decides when sinks write, and which rows: `Output`, or a publish log, which gets each message's rows once."""
-
-STAGED_FORMATS = ("parquet", "orc", "json", "csv", "text")
-"""Formats whose files can wait in a stage."""
-
-_STAGED_WRITES = ("save", *STAGED_FORMATS)
-_COMMITTER = "mapreduce.fileoutputcommitter.algorithm.version"
-_PROTOCOL = "spark.sql.sources.commitProtocolClass"
-_PROTOCOLS = ("org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",)
-"""Commit protocols that leave a task's files where the listing of the stage finds them."""
 
 WRITES = ("save", "saveAsTable", "insertInto", "json", "parquet", "text", "csv", "orc", "xml", "jdbc")
 """Methods of a DataFrameWriter that write. The others only set options."""
@@ -273,7 +263,7 @@ class _Guard:
             self._writes.check_mode(self._mode_of(method, arguments))
             self._check_overwrite(method, arguments)
             if self._writes.output == "once":
-                self._check_staged(method, arguments)
+                self._note_staged(method, arguments)
             source = method if method == "jdbc" else arguments.get("format") or self._source
             options = self._options_of(arguments)
             if method in ("save", "saveAsTable"):
@@ -328,39 +318,17 @@ class _Guard:
         else:
             overwrite.check_own_partitions()
 
-    def _check_staged(self, method: str, arguments: dict[str, Any]) -> None:
-        """Check that the files of a call that writes can wait in a stage, and note what they are.
+    def _note_staged(self, method: str, arguments: dict[str, Any]) -> None:
+        """Note the folder and the format of a call that writes, so that its files can wait in a stage.
 
         Raises:
             PipelineError: they can't.
         """
-        sink, session = self._writes.sink, self._rows.sparkSession
-        if self._writes.dry and self._writes.folder is not None:
-            raise PipelineError(
-                f"{sink!r}: the function writes twice. With once=, each sink has a stage of its own, for one write. Call "
-                "tracker.write once for each."
-            )
-        source = arguments.get("format") or self._source or session.conf.get("spark.sql.sources.default", "parquet")
-        name = str(source if method == "save" else method).lower()
-        if method not in _STAGED_WRITES or name not in STAGED_FORMATS:
-            raise PipelineError(
-                f"{sink!r}: {method}() with the format {name!r} can't be staged. With once=, rows wait in a stage until their "
-                f"messages are accepted. Write {', '.join(STAGED_FORMATS)} into a folder, or run without once=."
-            )
+        writes, source = self._writes, arguments.get("format") or self._source
         options = {name.lower(): value for name, value in self._options_of(arguments).items()}
-        if not arguments.get("path") or "path" in options:
-            raise PipelineError(
-                f"{sink!r}: {method}() has no path among its arguments. With once=, the path is replaced by that of a stage. "
-                'Pass it as an argument, such as writer.mode("append").parquet(path).'
-            )
-        version = options.get(_COMMITTER) or session.conf.get(f"spark.hadoop.{_COMMITTER}", "1")
-        protocol = session.conf.get(_PROTOCOL, _PROTOCOLS[0])
-        if version != "1" or protocol not in _PROTOCOLS:
-            raise PipelineError(
-                f"{sink!r}: files are committed by version {version} of Hadoop's algorithm and {protocol}. With once=, a task "
-                f"that runs twice must leave its rows once. Unset {_COMMITTER} and {_PROTOCOL}."
-            )
-        self._writes.folder = str(arguments["path"]), name
+        is_second = writes.dry and writes.folder is not None
+        path, session = arguments.get("path"), self._rows.sparkSession
+        writes.folder = check_staged(session, writes.sink, method, source, path, options, is_second=is_second)
 
     def _options_of(self, arguments: dict[str, Any]) -> dict[str, str]:
         """Return the options of a call that writes."""
@@ -476,33 +444,6 @@ class LateSink(NamedTuple):
     text: str
 
 
-class StagedRows(NamedTuple):
-    """Files with the rows of a sink.
-
-    Attributes:
-        files: their paths, below the stage.
-        rows: number of rows in them.
-    """
-
-    files: tuple[str, ...]
-    rows: int
-
-
-class Staging(Protocol):
-    """A sink that has kept its rows, and writes those of accepted messages into a stage."""
-
-    @property
-    def name(self) -> str:
-        """Name of the sink."""
-
-    @property
-    def target(self) -> str:
-        """Folder that the rows are for."""
-
-    def stage(self, folder: Path, failed: Int64Array) -> StagedRows:
-        """Write the rows of all messages but those with these roots into a folder that doesn't exist."""
-
-
 @dataclass
 class Outputs:
     """The sinks of one emission.
@@ -513,6 +454,7 @@ class Outputs:
         counts: sink -> number of rows that it would have written, if nothing is written.
         late: sinks that have kept their rows, in the order in which they write.
         staging: sinks that have kept their rows, and stage those of accepted messages.
+        thread: thread of the pipeline.
     """
 
     output: Scope = "by_message"
@@ -520,9 +462,9 @@ class Outputs:
     counts: dict[str, int] = field(default_factory=dict)
     late: list[LateSink] = field(default_factory=list)
     staging: list[Staging] = field(default_factory=list)
+    thread: int = field(default_factory=threading.get_ident, init=False)
     _checks: list[Callable[[], object]] = field(default_factory=list)
     _kept: list[DataFrame] = field(default_factory=list)
-    _thread: int = field(default_factory=threading.get_ident)
     _sources: ReplacedSources = field(default_factory=ReplacedSources)
 
     @property
@@ -616,28 +558,4 @@ class Outputs:
             raise PipelineError(
                 f'{sink}: once= does not support on_error="fail". Rows are staged once all sinks are proven, so a write that '
                 "fails breaks the emission. Omit on_error. The emission is retried."
-            )
-
-    def refuse_unnamed(self, name: str | None, sink: str) -> None:
-        """Reject a sink in a thread of the program that has no name, if sinks are compared with those of other emissions.
-
-        Raises:
-            PipelineError: they are compared.
-        """
-        if self.output == "once" and name is None and threading.get_ident() != self._thread:
-            raise PipelineError(
-                f"{sink} is called in another thread than the pipeline, and without a name. Sinks without one are numbered in "
-                "the order of their calls, and with once= a sink needs the same name in each emission. Pass name=."
-            )
-
-    def refuse_unstaged(self, sink: str) -> None:
-        """Reject a sink whose rows can't wait in a stage, if the output needs that.
-
-        Raises:
-            PipelineError: it needs that.
-        """
-        if self.output == "once":
-            raise PipelineError(
-                f"{sink} writes at once, so its rows can't wait in a stage until their messages are accepted. With once=, use "
-                'tracker.write with files, such as lambda writer: writer.mode("append").parquet(path).'
             )

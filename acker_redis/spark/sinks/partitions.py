@@ -14,6 +14,7 @@ from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol.columns import FAILURE, OUT, ROOTS, ROWS, SHARE
 from acker_redis.spark.sinks.output_modes import Outputs
 from acker_redis.spark.sinks.sink import Sink
+from acker_redis.spark.sinks.staged_writes import refuse_unstaged
 from acker_redis.spark.worker.failures import NoRetry, OnError
 from acker_redis.spark.worker.partitions import PartitionsStep, Prepare, Write
 
@@ -33,7 +34,7 @@ def write_partitions(
     name: str | None,
 ) -> int:
     """Implement `Tracker.write_partitions`."""
-    outputs.refuse_unstaged("write_partitions")
+    refuse_unstaged(outputs.output, "write_partitions")
     checks.check_on_error(on_error, "write_partitions")
     outputs.refuse_on_error(on_error, "write_partitions")
     checks.check_function(write, "write_partitions", "a function of record batches and the partition's number", count=2)

@@ -22,8 +22,8 @@ from acker_redis.publishing.files import files_below
 from acker_redis.spark.proof import meters, plans
 from acker_redis.spark.protocol.columns import ROOTS, TRACKING
 from acker_redis.spark.runtime import frames
-from acker_redis.spark.sinks.output_modes import StagedRows
 from acker_redis.spark.sinks.sink import Sink
+from acker_redis.spark.sinks.staged_writes import StagedRows
 from acker_redis.spark.sql import quoted
 
 _MOST_LITERALS = 1_000

@@ -29,6 +29,7 @@ from acker_redis.spark.sinks.output_modes import (
     targets_of,
 )
 from acker_redis.spark.sinks.sink import Sink
+from acker_redis.spark.sinks.staged_writes import refuse_unnamed, refuse_unstaged
 from acker_redis.spark.sinks.staging import StagingSink
 from acker_redis.spark.worker.data_source import consuming
 from acker_redis.spark.worker.failures import OnError, Reason, failure_of
@@ -65,7 +66,7 @@ def write_table(
     allow_overwrite: bool,
 ) -> None:
     """Implement `Tracker.write_table`."""
-    outputs.refuse_unstaged("write_table")
+    refuse_unstaged(outputs.output, "write_table")
     checks.check_function(
         write, "write_table", "a function of the DataFrameWriterV2, such as lambda writer: writer.append()"
     )
@@ -96,7 +97,7 @@ def _write_guarded(
 ) -> None:
     checks.check_on_error(on_error, kind)
     outputs.refuse_on_error(on_error, kind)
-    outputs.refuse_unnamed(name, kind)
+    refuse_unnamed(outputs.output, outputs.thread, name, kind)
     sink = Sink.add(proof, outputs, kind, name, tracked)
     writes = outputs.allowed_writes(sink.node.name, may_overwrite=may_overwrite)
     if outputs.waits:  # fail before rows are computed; keep the calls, because a loop's variable changes later
@@ -142,7 +143,7 @@ def write_dataframe(
     name: str | None,
 ) -> None:
     """Implement `Tracker.write_dataframe`."""
-    outputs.refuse_unstaged("write_dataframe")
+    refuse_unstaged(outputs.output, "write_dataframe")
     checks.check_on_error(on_error, "write_dataframe")
     outputs.refuse_on_error(on_error, "write_dataframe")
     checks.check_function(write, "write_dataframe", "a function of the DataFrame")
@@ -198,7 +199,7 @@ def write_data_source(
     allow_overwrite: bool,
 ) -> None:
     """Implement `Tracker.write_data_source`."""
-    outputs.refuse_unstaged("write_data_source")
+    refuse_unstaged(outputs.output, "write_data_source")
     checks.check_on_error(on_error, "write_data_source")
     outputs.refuse_on_error(on_error, "write_data_source")
     outputs.allowed_writes("write_data_source" if name is None else name, may_overwrite=allow_overwrite).check_mode(

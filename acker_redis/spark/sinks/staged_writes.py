@@ -1,0 +1,127 @@
+"""Which writes can wait in a stage until their messages are accepted, and which are refused."""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from pyspark.sql import SparkSession
+
+from acker_redis.errors import PipelineError
+from acker_redis.model.arrays import Int64Array
+
+STAGED_FORMATS = ("parquet", "orc", "json", "csv", "text")
+"""Formats whose files can wait in a stage."""
+
+_WRITES = ("save", *STAGED_FORMATS)
+_COMMITTER = "mapreduce.fileoutputcommitter.algorithm.version"
+_PROTOCOL = "spark.sql.sources.commitProtocolClass"
+_PROTOCOLS = ("org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",)
+"""Commit protocols that leave a task's files where the listing of the stage finds them."""
+
+
+class StagedRows(NamedTuple):
+    """Files with the rows of a sink.
+
+    Attributes:
+        files: their paths, below the stage.
+        rows: number of rows in them.
+    """
+
+    files: tuple[str, ...]
+    rows: int
+
+
+class Staging(Protocol):
+    """A sink that has kept its rows, and writes those of accepted messages into a stage."""
+
+    @property
+    def name(self) -> str:
+        """Name of the sink."""
+
+    @property
+    def target(self) -> str:
+        """Folder that the rows are for."""
+
+    def stage(self, folder: Path, failed: Int64Array) -> StagedRows:
+        """Write the rows of all messages but those with these roots into a folder that doesn't exist."""
+
+
+def check_staged(
+    session: SparkSession,
+    sink: str,
+    method: str,
+    source: str | None,
+    path: object,
+    options: Mapping[str, str],
+    *,
+    is_second: bool,
+) -> tuple[str, str]:
+    """Check that the files of a call that writes can wait in a stage.
+
+    Args:
+        session: Spark session.
+        sink: name of the sink.
+        method: method of the writer.
+        source: format that was set; None: none was.
+        path: path among the arguments; None: there is none.
+        options: options of the writer, in small letters.
+        is_second: whether the sink has written before.
+
+    Returns:
+        The folder and the format.
+
+    Raises:
+        PipelineError: they can't.
+    """
+    if is_second:
+        raise PipelineError(
+            f"{sink!r}: the function writes twice. With once=, each sink has a stage of its own, for one write. Call "
+            "tracker.write once for each."
+        )
+    source = source or session.conf.get("spark.sql.sources.default", "parquet")
+    name = str(source if method == "save" else method).lower()
+    if method not in _WRITES or name not in STAGED_FORMATS:
+        raise PipelineError(
+            f"{sink!r}: {method}() with the format {name!r} can't be staged. With once=, rows wait in a stage until their "
+            f"messages are accepted. Write {', '.join(STAGED_FORMATS)} into a folder, or run without once=."
+        )
+    if not path or "path" in options:
+        raise PipelineError(
+            f"{sink!r}: {method}() has no path among its arguments. With once=, the path is replaced by that of a stage. "
+            'Pass it as an argument, such as writer.mode("append").parquet(path).'
+        )
+    version = options.get(_COMMITTER) or session.conf.get(f"spark.hadoop.{_COMMITTER}", "1")
+    protocol = session.conf.get(_PROTOCOL, _PROTOCOLS[0])
+    if version != "1" or protocol not in _PROTOCOLS:
+        raise PipelineError(
+            f"{sink!r}: files are committed by version {version} of Hadoop's algorithm and {protocol}. With once=, a task "
+            f"that runs twice must leave its rows once. Unset {_COMMITTER} and {_PROTOCOL}."
+        )
+    return str(path), name
+
+
+def refuse_unnamed(output: str, thread: int, name: str | None, sink: str) -> None:
+    """Reject a sink in a thread of the program that has no name, if sinks are compared with those of other emissions.
+
+    Raises:
+        PipelineError: they are compared.
+    """
+    if output == "once" and name is None and threading.get_ident() != thread:
+        raise PipelineError(
+            f"{sink} is called in another thread than the pipeline, and without a name. Sinks without one are numbered in "
+            "the order of their calls, and with once= a sink needs the same name in each emission. Pass name=."
+        )
+
+
+def refuse_unstaged(output: str, sink: str) -> None:
+    """Reject a sink whose rows can't wait in a stage, if the output needs that.
+
+    Raises:
+        PipelineError: it needs that.
+    """
+    if output == "once":
+        raise PipelineError(
+            f"{sink} writes at once, so its rows can't wait in a stage until their messages are accepted. With once=, use "
+            'tracker.write with files, such as lambda writer: writer.mode("append").parquet(path).'
+        )
