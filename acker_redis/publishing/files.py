@@ -113,9 +113,9 @@ def _partitioned_by(file: Path) -> list[str]:
     return [part.partition("=")[0].lower() for part in file.parent.parts]
 
 
-def short_name(location: str, data: str | None) -> str:
-    """Return the name that a log has in the names of files. It is the same in each run."""
-    return hashlib.sha256(f"{location}\n{data or ''}".encode()).hexdigest()[:12]
+def short_name(location: Path) -> str:
+    """Return the name for a new log in a folder. A log that is made anew there has the same, which shows if one was lost."""
+    return hashlib.sha256(str(location).encode()).hexdigest()[:12]
 
 
 class LocalFiles:

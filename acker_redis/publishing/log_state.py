@@ -38,7 +38,7 @@ class LogState:
     Attributes:
         number: number of its newest record; 0: it has none.
         owner: what it belongs to; None: it has no record.
-        log_id: random id of the log; empty: it has no record.
+        log_id: id of the log, which no other log has: its name and a random text; empty: it has no record.
         run: run that may decide.
         epoch: number of that run's first record.
         accepted: messages whose rows are in the tables, or will be once `to_publish` is empty.
@@ -91,6 +91,11 @@ class LogState:
         for done in record.published:
             self.done(done)
         self.number = number
+
+    @property
+    def name(self) -> str:
+        """Name that the log has in the names of files. It stays the same if the log is moved."""
+        return self.log_id.partition("-")[0]
 
     def done(self, number: int) -> None:
         """Note that the rows of a record are published, or its letters are stored."""

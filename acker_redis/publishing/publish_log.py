@@ -68,8 +68,13 @@ class PublishLog:
             while not self._read_once():
                 pass
 
-    def begin(self, run: str, owner: Owner) -> None:
+    def begin(self, run: str, owner: Owner, name: str) -> None:
         """Begin a run. Earlier ones can decide nothing more.
+
+        Args:
+            run: the run.
+            owner: what the log belongs to.
+            name: name of a log that has no record yet, for the names of files.
 
         Raises:
             BadConfigError: the log belongs to something else. Nothing was written.
@@ -85,7 +90,7 @@ class PublishLog:
                         return
                     self.read()
                     self._check_owner(owner)
-                    self._put(Epoch(run, owner, self.state.log_id or uuid.uuid4().hex))
+                    self._put(Epoch(run, owner, self.state.log_id or f"{name}-{uuid.uuid4().hex}"))
                     self._folder.remove_drafts(_record(self.state.epoch))
                 except FencedError:
                     self._is_fenced = False

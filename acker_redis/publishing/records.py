@@ -66,7 +66,8 @@ class Epoch:
     Attributes:
         run: the run.
         owner: what the log belongs to.
-        log_id: random id of the log, which its first record gives it. A log that is made anew in the same place has another.
+        log_id: id of the log, which its first record gives it: a name for the names of files, and a random text. A log that is
+            made anew in the same place has the same name, and another id.
     """
 
     kind: ClassVar[str] = "epoch"

@@ -112,7 +112,7 @@ class Work:
                 self.step("outage")
 
     def do(self) -> None:
-        self.patiently(lambda: self.log.begin(self.run, OWNER))
+        self.patiently(lambda: self.log.begin(self.run, OWNER, LOG))
         self.epoch = self.log.state.epoch
         self.settle_all()
         self.remove_stages()

@@ -24,7 +24,7 @@ def log_in(folder: Path, run: str | None = None) -> PublishLog:
     if run is None:
         log.read()
     else:
-        log.begin(run, OWNER)
+        log.begin(run, OWNER, "orders")
     return log
 
 
@@ -120,7 +120,7 @@ def test_what_is_published_is_noted_once(tmp_path: Path) -> None:
 def test_log_of_something_else_is_refused_before_a_record_is_written(tmp_path: Path) -> None:
     log_in(tmp_path, "run")
     with pytest.raises(BadConfigError, match=r"belongs to .*shop"):
-        PublishLog(LocalLogFolder(tmp_path)).begin("other", Owner("shop", 0, ("customer",)))
+        PublishLog(LocalLogFolder(tmp_path)).begin("other", Owner("shop", 0, ("customer",)), "orders")
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -129,10 +129,13 @@ def test_log_keeps_its_id_and_a_new_one_in_its_place_has_another(tmp_path: Path)
     log = log_in(tmp_path, "c")
     log.compact(at_once=True)
     seen += [log.state.log_id, log_in(tmp_path).state.log_id]
-    assert len({*seen}) == 1
-    for file in tmp_path.iterdir():
+    assert len({*seen}) == 1 and log.state.name == "orders"
+    moved = tmp_path.rename(tmp_path.with_name("elsewhere"))
+    again = log_in(moved, "d")
+    assert (again.state.log_id, again.state.name) == (seen[0], "orders"), "so it knows its files in the tables"
+    for file in moved.iterdir():
         file.unlink()
-    assert log_in(tmp_path, "a").state.log_id not in {*seen, ""}
+    assert log_in(moved, "a").state.log_id not in {*seen, ""}
 
 
 def test_damaged_record_is_named(tmp_path: Path) -> None:
@@ -186,7 +189,7 @@ def files_of(tmp_path: Path, *names: str) -> Staged:
 
 
 def test_files_move_into_the_table_under_names_that_tell_their_record(tmp_path: Path) -> None:
-    log = short_name("logs", "monday")
+    log = short_name(Path("logs/monday"))
     files, staged = LocalFiles(log), files_of(tmp_path, "day=1/part-0.parquet", "part-1.parquet")
     assert files.newest_number(staged.target) == 0
     for publisher in (files, files, LocalFiles(log)):
@@ -196,14 +199,14 @@ def test_files_move_into_the_table_under_names_that_tell_their_record(tmp_path: 
         f"day=1/acker-{log}-0000000007-to-orders-part-0.parquet",
         f"acker-{log}-0000000007-to-orders-part-1.parquet",
     }
-    assert (files.newest_number(staged.target), LocalFiles(short_name("logs", None)).newest_number(staged.target)) == (
+    assert (files.newest_number(staged.target), LocalFiles(short_name(Path("logs"))).newest_number(staged.target)) == (
         7,
         0,
     )
 
 
 def test_file_that_is_nowhere_is_an_error_unless_it_is_said_to_have_moved(tmp_path: Path) -> None:
-    log = short_name("logs", "monday")
+    log = short_name(Path("logs/monday"))
     staged = files_of(tmp_path, "a.parquet", "b.parquet")
     LocalFiles(log).publish(7, staged)
     LocalFiles(log).place_of(7, staged, "a.parquet").unlink()
@@ -213,9 +216,9 @@ def test_file_that_is_nowhere_is_an_error_unless_it_is_said_to_have_moved(tmp_pa
 
 
 def test_file_that_is_in_both_places_is_an_error(tmp_path: Path) -> None:
-    files, staged = LocalFiles(short_name("logs", "monday")), files_of(tmp_path, "a.parquet")
+    files, staged = LocalFiles(short_name(Path("logs/monday"))), files_of(tmp_path, "a.parquet")
     files.publish(7, staged)
     files_of(tmp_path, "a.parquet")
     with pytest.raises(FilesNotMovedError, match=r"exists, and so does"):
-        LocalFiles(short_name("logs", "monday")).publish(7, staged)
+        LocalFiles(short_name(Path("logs/monday"))).publish(7, staged)
     assert (tmp_path / "stage" / "a.parquet").exists()

@@ -16,7 +16,14 @@ from acker_redis.errors import AckerError, BadConfigError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.publishing.disk import make_folder, sync, sync_tree
 from acker_redis.publishing.errors import LogLostError
-from acker_redis.publishing.files import LocalFiles, check_partitions, check_rename, files_below, local_folder
+from acker_redis.publishing.files import (
+    LocalFiles,
+    check_partitions,
+    check_rename,
+    files_below,
+    local_folder,
+    short_name,
+)
 from acker_redis.publishing.messages import Mask, MessageNames
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Accepted, Dead, Owner, Staged
@@ -53,24 +60,24 @@ class OnceOutput:
     Attributes:
         spout: spout of the run.
         publish_log: the log.
-        files: what moves staged files into tables.
         location: folder of the log, which has the stages, too.
         tables: folder in which Spark looks for tables with a relative path.
         names: function of message ids to the messages' lasting names.
         owner: what the log belongs to.
         outage_secs: time that an outage of the log or a table is waited for, in seconds.
+        files: what moves staged files into tables, once a run has begun.
         accepted_before: number of messages whose rows earlier runs have published.
         dead_before: number of messages that earlier runs made dead letters.
     """
 
     spout: Spout
     publish_log: PublishLog
-    files: LocalFiles
     location: Path
     tables: Path
     names: Callable[[Int64Array], MessageNames]
     owner: Owner
     outage_secs: float
+    files: LocalFiles = field(init=False)
     accepted_before: int = field(default=0, init=False)
     dead_before: int = field(default=0, init=False)
     _begun: int = field(default=0, init=False)
@@ -91,7 +98,8 @@ class OnceOutput:
         """
         self._begun += 1
         run = f"{self.spout.run_id}.{self._begun}"
-        self._wait_for(lambda: self.publish_log.begin(run, self.owner))
+        self._wait_for(lambda: self.publish_log.begin(run, self.owner, short_name(self.location)))
+        self.files = LocalFiles(self.publish_log.state.name)
         for target in self.publish_log.state.sinks.values():
             self._check_log(Path(target))
         self._publish()

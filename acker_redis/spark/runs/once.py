@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 from acker_redis.errors import BadConfigError
 from acker_redis.model.arrays import Int64Array
-from acker_redis.publishing.files import LocalFiles, local_folder, short_name
+from acker_redis.publishing.files import local_folder
 from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.messages import MessageNames
 from acker_redis.publishing.publish_log import PublishLog
@@ -123,9 +123,8 @@ class Once:
         """
         location = Path(self.location, self.data or "")
         log = PublishLog(LocalLogFolder(location))
-        files = LocalFiles(short_name(str(location), None))
         owner = Owner(spout.acker.config.app, spout.spout_id, tuple(id_columns))
-        output = OnceOutput(spout, log, files, location, _folder_of_jvm(spark), names, owner, spout.retry.outage_secs)
+        output = OnceOutput(spout, log, location, _folder_of_jvm(spark), names, owner, spout.retry.outage_secs)
         output.begin()
         spout.state.letter_log = output
         return output

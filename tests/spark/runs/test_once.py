@@ -239,7 +239,7 @@ def test_run_that_a_newer_one_has_fenced_acks_nothing(case: MakeCase, once: Call
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         into_two(run, set())(tracker, messages)
-        log_of(log).begin("newer", Owner(run.acker.config.app, 0, ("id",)))
+        log_of(log).begin("newer", Owner(run.acker.config.app, 0, ("id",)), "orders")
 
     ended = run.run(pipeline)
     assert isinstance(ended.error, FencedError)
@@ -264,7 +264,7 @@ def test_timeout_of_the_jobs_hides_no_fence(
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         into_two(run, set())(tracker, messages)
-        log_of(log).begin("newer", Owner(run.acker.config.app, 0, ("id",)))
+        log_of(log).begin("newer", Owner(run.acker.config.app, 0, ("id",)), "orders")
         assert is_late.wait(60)
 
     ended = run.run(pipeline, emit_timeout_secs=0.01)
