@@ -35,6 +35,9 @@ _FILES = "HadoopFsRelation"
 _FILE_TABLE = "org.apache.spark.sql.execution.datasources.v2.FileTable"
 _V2 = ("DataSourceV2Relation", "DataSourceV2ScanRelation")
 
+_DROPPING = "dropmalformed"
+"""Mode of a reader that drops lines it can't parse: others for other columns."""
+
 _DETERMINATE = "DETERMINATE"
 """Spark's level of an RDD whose rows are in the same order in each job."""
 
@@ -46,6 +49,9 @@ _AGGREGATE = "AggregateExpression"
 
 _COLLECTED = frozenset(("CollectList", "CollectSet"))
 """Aggregates whose arrays have their elements in the order in which rows arrive."""
+
+_JOINED = "ListAgg"
+"""An aggregate whose text has its parts in that order, unless it names another."""
 
 _OF_ELEMENTS = frozenset(
     (
@@ -132,8 +138,8 @@ class _Lineage:
         for expression, is_place in self._defining(plan, kind, wanted, by_place=by_place):
             source = _source_in(expression, kind, inputs)
             node = None if source is None else self._node_without_order(inputs)
-            if source is None and is_place:
-                source, node = _collected(expression), _described(plan.simpleString(8))
+            if source is None:
+                source, node = _collected(expression, by_place=is_place), _described(plan.simpleString(8))
             if source is not None and node is not None:
                 return _described(source.sql()), node
             for one, uses_place in _used(expression, by_place=is_place):
@@ -166,15 +172,22 @@ class _Lineage:
             generator, outputs = plan.generator(), list(each(plan.generatorOutput()))
             has_places = _kind(generator) == "PosExplode"
             defined = {_id(one): (generator, has_places and place == 0) for place, one in enumerate(outputs)}
+        elif kind == "Expand":  # such as unpivot: each row becomes one for each of the projections
+            rows = [list(each(projection)) for projection in each(plan.projections())]
+            for place, one in enumerate(each(plan.output())):
+                if _id(one) in wanted:
+                    yield from ((row[place], by_place) for row in rows)
+            return
         inputs = self._inputs(plan, kind)
         for number, column in wanted.items():
             if number in defined:
                 yield defined[number]
             elif any(below.outputSet().contains(column) for below in inputs):
                 yield column, by_place
-            else:  # a function of rows, which mostly passes a column on under its name
-                named = (one for below in inputs for one in each(below.output()) if one.name() == column.name())
-                yield from ((one, by_place) for one in named)
+            else:  # a function of rows, which passes a column on under its name, or makes one of any of them
+                there = [one for below in inputs for one in each(below.output())]
+                named = [one for one in there if one.name() == column.name()]
+                yield from ((one, by_place) for one in named or there)
 
     def _inputs(self, plan: "JavaObject", kind: str) -> list["JavaObject"]:
         return [self._ctes[int(plan.cteId())]] if kind == _CTE_USED else list(each(plan.children()))
@@ -195,9 +208,10 @@ class _Lineage:
     def _is_ordered(self, plan: "JavaObject", kind: str) -> bool:
         """Return True if a node is a scan of files, or has rows that were computed once."""
         if kind == "LogicalRelation":
-            return _kind(plan.relation()) == _FILES
+            files = plan.relation()
+            return _kind(files) == _FILES and not files.bucketSpec().isDefined() and not _drops(files.options())
         if kind in _V2:
-            return bool(self._file_table.isInstance(plan.table()))
+            return bool(self._file_table.isInstance(plan.table())) and not _drops(plan.options())
         if kind in ("LogicalRDD", "ExternalRDD"):
             rdd = plan.rdd()
             return bool(rdd.isCheckpointed()) or str(rdd.outputDeterministicLevel().toString()) == _DETERMINATE
@@ -217,13 +231,20 @@ def _source_in(expression: "JavaObject", kind: str, inputs: Sequence["JavaObject
     return found if has_parts else expression
 
 
-def _collected(expression: "JavaObject") -> "JavaObject | None":
-    """Return the part of an expression that collects rows into an array in the order of their arrival, or None."""
-    if _kind(expression) in _COLLECTED:
-        return expression
-    if _kind(expression) in _OF_ELEMENTS:
-        return None
-    parts = (_collected(part) for part in each(expression.children()))
+def _drops(options: "JavaObject") -> bool:
+    """Return True if a scan with these options may drop other lines in another job."""
+    return any(str(value).lower() == _DROPPING for value in each(options.values()))
+
+
+def _collected(expression: "JavaObject", *, by_place: bool) -> "JavaObject | None":
+    """Return the part of an expression that depends on the order in which rows arrive at an aggregate, or None."""
+    kind = _kind(expression)
+    if kind in _COLLECTED:
+        return expression if by_place else None
+    if kind == _JOINED:
+        return expression if expression.orderExpressions().isEmpty() else None
+    below = by_place if kind in _PASSING else kind not in _OF_ELEMENTS
+    parts = (_collected(part, by_place=below) for part in each(expression.children()))
     return next((part for part in parts if part is not None), None)
 
 

@@ -23,6 +23,9 @@ _GIVEN = frozenset(
 )
 """Relations with the same rows in the same order in each job. The remote one is a checkpoint."""
 
+_FUNCTIONS = frozenset(("map_partitions", "group_map", "co_group_map"))
+"""Relations whose columns a function of rows makes."""
+
 _FILES = frozenset(("", "parquet", "orc", "json", "csv", "text", "xml", "avro", "binaryfile", "delta"))
 """Formats of files. Without a name it is the session's default."""
 
@@ -44,6 +47,11 @@ _NUMBERING = frozenset(("row_number", "ntile", "lag", "lead", "nth_value"))
 _COLLECTED = frozenset(("collect_list", "collect_set", "array_agg"))
 """Aggregates whose arrays have their elements in the order in which rows arrive."""
 
+_JOINED = frozenset(("listagg", "string_agg"))
+"""Aggregates whose text has its parts in that order, unless they name another."""
+
+_WITH_ORDER = "within group"
+
 _OF_ELEMENTS = frozenset(
     ("explode", "explode_outer", "inline", "inline_outer", "sort_array", "array_sort", "size", "array_size", "cardinality",
      "array_max", "array_min", "array_contains", "arrays_overlap")
@@ -53,23 +61,28 @@ _OF_ELEMENTS = frozenset(
 _PASSING = frozenset(("posexplode", "posexplode_outer", "first", "last", "any_value", "max", "min", *_COLLECTED))
 """Functions that pass an array on, or its elements with their places."""
 
+_DROPPING = "dropmalformed"
+"""Mode of a reader that drops lines it can't parse: others for other columns."""
+
 _CALLED = re.compile(r"(\w+)\s*\(")
 _NAMED = re.compile(r"`([^`]+)`|(\w+)")
 _AS = re.compile(r"(.+?)\s+(?:as\s+)?`?(\w+)`?\s*", re.IGNORECASE | re.DOTALL)
 _UNION = 2
 _JDBC = "JDBCRelation("
+_TABLE = re.compile(r"\bRelation ([^\s\[]+)\[")
+"""A table in the text of an analyzed plan. Files that are read by their path have no name."""
 
 
 def unstable_in_request(frame: DataFrame, column: str) -> tuple[str, str] | None:
     """Return a function that numbers rows in no fixed order, and the relation that leaves their order open; else None."""
     session: Any = frame.sparkSession
     plan: Any = frame._plan.to_proto(session.client)  # type: ignore[operator]  # noqa: SLF001
-    return _Lineage(session.client, type(plan)).unstable(plan.root, {column.lower(): False})
+    return _Lineage(session, type(plan)).unstable(plan.root, {column.lower(): False})
 
 
 class _Lineage:
-    def __init__(self, client: Any, make_plan: Any) -> None:
-        self._client, self._make_plan = client, make_plan
+    def __init__(self, session: Any, make_plan: Any) -> None:
+        self._session, self._make_plan = session, make_plan
 
     def unstable(self, relation: Any, wanted: Mapping[str, bool]) -> tuple[str, str] | None:
         """Follow columns of a relation to the leaves.
@@ -80,6 +93,8 @@ class _Lineage:
         """
         inputs = list(requests.inputs(relation))
         needed: dict[str, bool] = {}
+        if relation.WhichOneof("rel_type") in _FUNCTIONS:
+            wanted = self._through_function(inputs, wanted)
         for expression, is_place in _defining(relation, wanted):
             if isinstance(expression, str):
                 needed[expression] = needed.get(expression, False) or is_place
@@ -95,6 +110,13 @@ class _Lineage:
                     needed[name] = needed.get(name, False) or uses_place
         found = (self.unstable(below, needed) for below in inputs if needed)
         return next((one for one in found if one is not None), None)
+
+    def _through_function(self, inputs: Iterable[Any], wanted: Mapping[str, bool]) -> Mapping[str, bool]:
+        """Return the columns of which a function of rows makes others: those of the same name, or any of them."""
+        schemas = [self._session.client.schema(self._make_plan(root=below)) for below in inputs]
+        there = {name.lower() for schema in schemas for name in schema.names}
+        is_place = any(wanted.values())
+        return wanted if wanted.keys() <= there else dict.fromkeys(there, is_place)
 
     def _relation_without_order(self, relations: Iterable[Any]) -> str | None:
         """Return a relation at or below these whose rows may come in another order in the next job; None: there is none."""
@@ -114,11 +136,19 @@ class _Lineage:
 
     def _is_ordered(self, relation: Any, kind: str) -> bool:
         if kind == "read" and relation.read.WhichOneof("read_type") == "data_source":
-            return relation.read.data_source.format.lower() in _FILES
+            source = relation.read.data_source
+            drops = any(value.lower() == _DROPPING for value in source.options.values())
+            return source.format.lower() in _FILES and not drops
         if kind not in ("read", "sql", "with_relations"):
             return False
-        text = analyzed_part(self._client.explain_string(self._make_plan(root=relation), "extended"))
-        return kinds_in(text).keys() <= _OF_FILES and _JDBC not in text
+        text = analyzed_part(self._session.client.explain_string(self._make_plan(root=relation), "extended"))
+        return (
+            kinds_in(text).keys() <= _OF_FILES and _JDBC not in text and not any(map(self._is_bucketed, _tables(text)))
+        )
+
+    def _is_bucketed(self, table: str) -> bool:
+        """Return True if a table has buckets: Spark reads it by these in some jobs, and by sizes of files in others."""
+        return any(column.isBucket for column in self._session.catalog.listColumns(table))
 
 
 def _defining(relation: Any, wanted: Mapping[str, bool]) -> Iterator[tuple[Any, bool]]:
@@ -138,6 +168,14 @@ def _defining(relation: Any, wanted: Mapping[str, bool]) -> Iterator[tuple[Any, 
         renamed = {one.new_col_name.lower(): one.col_name.lower() for one in of.renames}
         renamed |= {new.lower(): old.lower() for old, new in of.rename_columns_map.items()}
         yield from ((renamed.get(name, name), by_place) for name, by_place in wanted.items())
+        return
+    elif kind == "unpivot":
+        of = relation.unpivot
+        for name, by_place in wanted.items():
+            is_value = name == of.value_column_name.lower()
+            yield from ((one, by_place) for one in (of.values.values if is_value else ()))
+            if not is_value and name != of.variable_column_name.lower():
+                yield name, by_place
         return
     for name, by_place in wanted.items():
         expression, is_place = defined.get(name, (name, None))
@@ -179,13 +217,15 @@ def _used(message: Any, *, by_place: bool) -> Iterator[tuple[str, bool, bool]]:
         called = {name.lower() for name in _CALLED.findall(message.expression)}
         is_place = bool(called - _OF_ELEMENTS - _PASSING) or by_place
         yield from ((name, is_place, True) for name in called & _COLLECTED if not called & _OF_ELEMENTS)
+        if _WITH_ORDER not in message.expression.lower():
+            yield from ((name, True, True) for name in called & _JOINED)
         yield from ((name, is_place, False) for name in _names_in(message.expression) - called)
         return
     if kind in ("UnresolvedFunction", "CallFunction"):
         name = message.function_name.lower()
         below = by_place if name in _PASSING else name not in _OF_ELEMENTS
-        if name in _COLLECTED:
-            yield name, by_place, True
+        if name in _COLLECTED | _JOINED:
+            yield name, by_place or name in _JOINED, True
     for field, value in message.ListFields():
         if field.message_type is None:
             continue
@@ -213,6 +253,10 @@ def _order_dependent(expression: Any) -> str | None:
             if not all(end.WhichOneof("boundary") == "unbounded" for end in ends):
                 return "a window over rows"
     return None
+
+
+def _tables(text: str) -> set[str]:
+    return set(_TABLE.findall(text))
 
 
 def _names_in(text: str) -> set[str]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pandas as pd
 import pytest
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -41,6 +42,19 @@ def row_number(*order: str) -> Column:
 
 def numbered(rows: DataFrame) -> DataFrame:
     return rows.withColumn("id", mono())
+
+
+def in_buckets(rows: DataFrame) -> DataFrame:
+    """Spark reads them by bucket where that spares a shuffle, and by the sizes of files elsewhere."""
+    rows.write.mode("overwrite").bucketBy(2, "k").sortBy("v").saveAsTable("numbered_in_buckets")
+    return rows.sparkSession.table("numbered_in_buckets")
+
+
+def dropping(rows: DataFrame) -> DataFrame:
+    """Spark parses the columns that a job reads, and drops the lines in which one of those is damaged."""
+    path = f"{rows.inputFiles()[0].rpartition('/')[0]}-csv"
+    rows.selectExpr("v", "IF(v = 5, 'bad', cast(k AS string)) AS k").write.mode("overwrite").csv(path)
+    return rows.sparkSession.read.schema("v long, k long").option("mode", "DROPMALFORMED").csv(path)
 
 
 UNSTABLE: dict[str, Change] = {
@@ -100,6 +114,21 @@ UNSTABLE: dict[str, Change] = {
     "a list of a window": lambda rows: rows.repartition(4).withColumn(
         "id", F.col("k") * 10_000 + F.array_position(F.collect_list("v").over(Window.partitionBy("k")), F.col("v"))
     ),
+    "a table with buckets": lambda rows: numbered(in_buckets(rows)),
+    "lines that a reader drops": lambda rows: numbered(dropping(rows)),
+    "unpivot": lambda rows: (
+        rows.repartition(4).select("v", mono().alias("a"), "k").unpivot("v", ["a", "k"], "what", "id")
+    ),
+    "renamed by a function": lambda rows: (
+        rows.repartition(4)
+        .withColumn("a", mono())
+        .mapInPandas(
+            lambda frames: (pd.DataFrame(frame).rename(columns={"a": "id"}) for frame in frames),
+            "v long, k long, pad string, id long",
+        )
+    ),
+    "the hash of a collected list": lambda rows: rows.groupBy("k").agg(F.xxhash64(F.collect_list("v")).alias("id")),
+    "the hash of a joined text": lambda rows: rows.groupBy("k").agg(F.xxhash64(F.expr("listagg(pad)")).alias("id")),
     "numbered below a window": lambda rows: numbered(rows.repartition(4)).withColumn(
         "rank", F.rank().over(Window.partitionBy("k").orderBy("v"))
     ),
@@ -143,6 +172,18 @@ STABLE: dict[str, Change] = {
         rows.repartition(4)
         .select("v", F.posexplode(F.sequence(F.lit(0), F.col("k"))).alias("place", "n"))
         .withColumn("id", F.col("v") * 10 + F.col("place"))
+    ),
+    "values of columns that become rows": lambda rows: (
+        rows.repartition(4).withColumn("m", mono()).withColumnRenamed("v", "a").unpivot("m", ["a", "k"], "what", "id")
+    ),
+    "by a function, under its name": lambda rows: (
+        rows.repartition(4)
+        .withColumn("m", mono())
+        .withColumnRenamed("v", "id")
+        .mapInPandas(lambda frames: frames, "id long, k long, pad string, m long")
+    ),
+    "the hash of a text with an order": lambda rows: rows.groupBy("k").agg(
+        F.xxhash64(F.expr("listagg(pad) WITHIN GROUP (ORDER BY pad)")).alias("id")
     ),
     "an aggregate": lambda rows: rows.groupBy("k").agg(F.max("v").alias("id"), F.collect_list("v")),
     "a column that a window passes on": lambda rows: (
