@@ -93,6 +93,10 @@ class MessageSet:
         """Return True if the set has any message of these ranges of numbers per partition."""
         return any(partition in self._of and self._of[partition].overlaps(part) for partition, part in ranges.items())
 
+    def __len__(self) -> int:
+        """Return the number of messages."""
+        return sum(map(len, self._of.values()))
+
     def pieces(self) -> Iterator[tuple[str, Int64Array]]:
         """Yield partitions with some of their ranges, in order."""
         for partition in sorted(self._of):

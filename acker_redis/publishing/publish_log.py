@@ -7,7 +7,7 @@ older one learns that it is fenced, and decides nothing more. The log decides, a
 import re
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import compress
 from typing import TypeAlias
@@ -27,6 +27,7 @@ from acker_redis.publishing.records import (
     Published,
     Record,
     Reopened,
+    Skipped,
     Staged,
 )
 
@@ -158,6 +159,27 @@ class PublishLog:
                 return False
             self._put(Reopened(run, MessageNames.one(partition, number).ranges()))
             return True
+
+    def skip(self, number: int, sink: str) -> None:
+        """Decide that rows of a record that wait for one sink are never published. Their files stay in the stage.
+
+        Raises:
+            Exception: as `accept`.
+        """
+        with self._lock:
+            self._put(Skipped(number, sink))
+
+    def records(self) -> Iterator[tuple[int, Record]]:
+        """Yield the records that no snapshot has replaced, with their numbers.
+
+        Raises:
+            DamagedDataError: one can't be read.
+            OSError: the file system failed.
+        """
+        for name in sorted(self._folder.names()):
+            found = _NAME.match(name)
+            if found and found[2] == "json" and (data := self._folder.read(name)) is not None:
+                yield int(found[1]), Record.from_bytes(data, name)
 
     def is_done(self, names: MessageNames) -> Mask:
         """Return which messages are accepted or dead."""

@@ -1,0 +1,117 @@
+"""The commands of `acker-redis once`: `show` (the default), `check`, `publish` and `skip`. They need no server."""
+
+from typing import Annotated
+
+import typer
+
+from acker_redis.cli import help_pages, output
+from acker_redis.cli.exit_status import UNHEALTHY, exit_on_error
+from acker_redis.cli.options import AsJson, confirmed
+from acker_redis.ops.publish_logs import LogUpkeep
+
+_Log = Annotated[
+    str, typer.Argument(metavar="LOG", help="Folder of the log: location/data, or the location without data.")
+]
+_Yes = Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")]
+
+app = typer.Typer(
+    cls=help_pages.Group,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Look at a publish log of once=, and complete or give up what it decided.",
+)
+
+
+@app.command()
+def show(location: _Log, as_json: AsJson = False) -> None:
+    """Print what a log has accepted, which messages are dead, and which rows aren't known to be published."""
+    with exit_on_error():
+        upkeep = LogUpkeep(location)
+        state, waiting = upkeep.log.state, upkeep.waiting()
+        values = {
+            "app": upkeep.owner.app,
+            "spout_id": upkeep.owner.spout_id,
+            "ids": ", ".join(upkeep.owner.ids),
+            "run": state.run,
+            "records": state.number,
+            "accepted": len(state.accepted),
+            "dead": sum(map(len, state.dead.values())),
+            "finished": state.is_finished,
+            "letters_to_store": sum(len(dead.letters) for dead in state.to_store.values()),
+        }
+        if as_json:
+            output.json_line(values | {"not_published": [vars(one) for one in waiting]})
+            return
+        lines = [
+            f"record {one.number}: {one.rows} rows for {one.sink!r} in {one.target}, {one.staged} files in the stage"
+            for one in waiting
+        ]
+        output.fields(values, *(["not known to be published:", *lines] if lines else []))
+
+
+@app.command()
+def check(location: _Log, as_json: AsJson = False) -> None:
+    """Hold the tables against a log. Files that a compaction has replaced count as gone.
+
+    Exits with 1 if a table has files of a record that the log lacks, or if rows aren't published.
+    """
+    with exit_on_error():
+        upkeep = LogUpkeep(location)
+        newest = upkeep.log.state.newest_accepted
+        is_lost = False
+        for table in upkeep.tables():
+            is_lost = is_lost or table.newest > newest
+            if as_json:
+                output.json_line(vars(table) | {"known": newest})
+            else:
+                found = f", files of record {table.newest}, which the log lacks" if table.newest > newest else ""
+                output.line(f"{table.target}: {table.there} files there, {table.gone} gone{found}")
+        waiting = upkeep.waiting()
+        if is_lost:
+            output.line("error: The log was lost or set back. Restore it before the next run starts.", err=True)
+        if waiting:
+            output.line(
+                f"error: {len(waiting)} publications wait. The next start, or `publish`, completes them.", err=True
+            )
+        if is_lost or waiting:
+            raise typer.Exit(UNHEALTHY)
+
+
+@app.command()
+def publish(
+    location: _Log,
+    assume_moved: Annotated[
+        bool,
+        typer.Option(
+            "--assume-moved", help="Take files that are nowhere for moved into their table, and compacted since."
+        ),
+    ] = False,
+    yes: _Yes = False,
+) -> None:
+    """Move accepted rows into their tables, as the next start would. A run that still works is fenced, and ends."""
+    with exit_on_error():
+        upkeep = LogUpkeep(location)
+        _confirm(yes, f"{len(upkeep.waiting())} publications wait in {upkeep.location}.", "Publish them?")
+        output.line(f"{upkeep.publish(assume_moved=assume_moved)} records are published")
+
+
+@app.command()
+def skip(
+    location: _Log,
+    number: Annotated[int, typer.Argument(metavar="NUMBER", help="Number of the record.")],
+    sink: Annotated[str, typer.Argument(metavar="SINK", help="Name of the sink.")],
+    yes: _Yes = False,
+) -> None:
+    """Give up the rows of one record for one sink. Their files stay in the stage. A run that still works is fenced."""
+    with exit_on_error():
+        upkeep = LogUpkeep(location)
+        _confirm(yes, f"Rows of record {number} will never be in the table of {sink!r}.", "Give them up?")
+        upkeep.skip(number, sink)
+        output.line(f"record {number} has no rows for {sink!r} any more")
+
+
+def _confirm(yes: bool, text: str, question: str) -> None:
+    output.line(text)
+    if not yes and not confirmed(question):
+        output.line("Nothing was changed.", err=True)
+        raise typer.Exit(UNHEALTHY)

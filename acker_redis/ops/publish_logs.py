@@ -1,0 +1,173 @@
+"""Publish logs for the person on call: what they say, what is left to be done, and ways to complete or to give it up.
+
+All of it works without Redis and Spark. What decides something begins a run in the log, so a run that still works is fenced.
+"""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from acker_redis.errors import AckerError, BadConfigError
+from acker_redis.publishing.files import LocalFiles, local_folder
+from acker_redis.publishing.log_folder import LocalLogFolder
+from acker_redis.publishing.publish_log import PublishLog
+from acker_redis.publishing.records import Accepted, Owner, Staged
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Rows that were accepted, and aren't known to be in their table.
+
+    Attributes:
+        number: number of their record.
+        sink: name of the sink.
+        target: the table.
+        rows: number of rows.
+        staged: number of their files that are still in the stage.
+    """
+
+    number: int
+    sink: str
+    target: str
+    rows: int
+    staged: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a log, held against the records that no snapshot has replaced.
+
+    Attributes:
+        target: the table.
+        there: number of published files that are in the table.
+        gone: number of published files that aren't. A compaction removes them; it isn't seen whether their rows are lost.
+        newest: number of the newest record that the table has files of; 0: none.
+    """
+
+    target: str
+    there: int
+    gone: int
+    newest: int
+
+
+class LogUpkeep:
+    """One publish log, as it is now.
+
+    Attributes:
+        location: its folder.
+        log: the log.
+    """
+
+    def __init__(self, location: str) -> None:
+        """Read the log.
+
+        Raises:
+            AckerError: the folder can't be read.
+            BadConfigError: there is no log.
+            DamagedDataError: a record or snapshot can't be read.
+        """
+        self.location = local_folder(location, "The publish log")
+        self.log = PublishLog(LocalLogFolder(self.location))
+        try:
+            self.log.read()
+            logs = [] if self.log.state.number else _logs_in(self.location)
+        except OSError as exc:
+            raise AckerError(
+                f"The publish log {self.location} can't be read: {exc}. So it isn't known what it says. Repair the file "
+                "system, and repeat the command."
+            ) from exc
+        if not self.log.state.number:
+            there = (
+                f"Logs in that folder are {', '.join(logs)}. Name one of them" if logs else "Name the folder of a log"
+            )
+            raise BadConfigError(
+                f"{self.location} is no publish log, because it has no record. {there}: location/data."
+            )
+
+    @property
+    def owner(self) -> Owner:
+        """What the log belongs to."""
+        if (owner := self.log.state.owner) is None:
+            raise BadConfigError(
+                f"{self.location} has no record of a run's begin. So it isn't known whose it is. Restore it."
+            )
+        return owner
+
+    def waiting(self) -> list[Waiting]:
+        """Return what was accepted and isn't known to be published, in the order of the records."""
+        return [
+            Waiting(number, staged.name, staged.target, staged.rows, _in_stage(staged))
+            for number, accepted in sorted(self.log.state.to_publish.items())
+            for staged in accepted.staged
+        ]
+
+    def tables(self) -> list[Table]:
+        """Hold the tables against the log. Of records that a snapshot has replaced, the log has no names of files."""
+        files, found = LocalFiles(self.log.state.name), dict.fromkeys(self.log.state.sinks.values(), (0, 0))
+        for number, record in self.log.records():
+            if isinstance(record.decision, Accepted) and number not in self.log.state.to_publish:
+                for staged in record.decision.staged:
+                    are_there = [files.place_of(number, staged, file).exists() for file in staged.files]
+                    there, gone = found.get(staged.target, (0, 0))
+                    found[staged.target] = there + sum(are_there), gone + len(are_there) - sum(are_there)
+        return [Table(target, *counts, files.newest_number(target)) for target, counts in sorted(found.items())]
+
+    def publish(self, *, assume_moved: bool = False) -> int:
+        """Publish what was accepted, and return the number of records.
+
+        Args:
+            assume_moved: whether a file that is nowhere was in its table, and then compacted by somebody.
+
+        Raises:
+            FilesNotMovedError: a file is neither in the stage nor in the table, or in both.
+            AckerError: the file system failed. Call it again.
+        """
+        if not (count := len(self.log.state.to_publish)):
+            return 0
+        files = LocalFiles(self.log.state.name, assume_moved=assume_moved)
+        self._begin()
+        try:
+            _decided(self.location, lambda: self.log.publish(files.publish))
+        finally:
+            _decided(self.location, self.log.note_published)
+        return count
+
+    def skip(self, number: int, sink: str) -> None:
+        """Give up the rows of one record that wait for a sink. Their files stay in the stage.
+
+        Raises:
+            BadConfigError: no rows of that record wait for the sink.
+            AckerError: the file system failed. Call it again.
+        """
+        waiting = [(one.number, one.sink) for one in self.waiting()]
+        if (number, sink) not in waiting:
+            there = ", ".join(f"{one} {name!r}" for one, name in waiting) or "none"
+            raise BadConfigError(
+                f"No rows of record {number} wait for the sink {sink!r}. Name a record and a sink that wait: {there}."
+            )
+        self._begin()
+        _decided(self.location, lambda: self.log.skip(number, sink))
+
+    def _begin(self) -> None:
+        run, state = f"by-hand-{uuid.uuid4().hex}", self.log.state
+        _decided(self.location, lambda: self.log.begin(run, self.owner, state.name))
+
+
+def _decided(location: Path, call: Callable[[], object]) -> None:
+    try:
+        call()
+    except OSError as exc:
+        raise AckerError(
+            f"The publish log {location} or a table can't be written: {exc}. So this isn't complete. Repair the file "
+            "system, and repeat the command."
+        ) from exc
+
+
+def _in_stage(staged: Staged) -> int:
+    return sum(Path(staged.stage, file).exists() for file in staged.files)
+
+
+def _logs_in(location: Path) -> list[str]:
+    folders: Sequence[Path] = sorted(path for path in location.glob("*") if path.is_dir())
+    return [str(path) for path in folders if LocalLogFolder(path).names()]
