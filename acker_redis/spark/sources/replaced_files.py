@@ -50,8 +50,11 @@ def refuse_replaced(frame: DataFrame, partition: str, offset: str, offsets: Offs
         if done and (partition, offset) == (FILE, ROW):
             _warn_unknown(offsets, f"column {ROW!r} isn't that of read_files")
         return
-    if done and not any(map(source.has, done)):
+    outside = [name for name in done if not source.has(name)]
+    if done and len(outside) == len(done):
         _warn_unknown(offsets, f"column {partition!r} has other names than the files that are done")
+    elif outside:  # as in a union, which has the mark of its first frame alone
+        _warn_unknown(offsets, f"{len(outside)} files aren't from {source.path}, such as {min(outside)}")
     marks = {name: rows for name, rows in offsets.marks().items() if source.has(name)}
     if not marks:
         return

@@ -198,6 +198,30 @@ def test_changed_columns_that_hide_replaced_files_are_logged(
     assert "replaced files would go unnoticed" in caplog.text and told in caplog.text
 
 
+def test_union_that_hides_replaced_files_is_logged(
+    run: Callable[..., int], spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only files of the first source are compared."""
+    second = tmp_path / "of-second"
+    second.mkdir()
+    lines(tmp_path / "in" / "app.log", "monday-", 5)
+    lines(second / "app.log", "monday-", 60)
+    lines(second / "more.log", "monday-", 5)
+
+    def union(frame: DataFrame) -> DataFrame:
+        return frame.union(read_files(spark, str(second)))
+
+    assert run(change=union) == 70
+    assert "go unnoticed" not in caplog.text
+    lines(second / "app.log", "tuesday-", 20)
+    assert run(change=union) == 0
+    (warning,) = (record.message for record in caplog.records if "go unnoticed" in record.message)
+    assert f"2 files aren't from {tmp_path / 'in'}, such as {second / 'app.log'}" in warning
+    lines(tmp_path / "in" / "app.log", "tuesday-", 5)
+    with pytest.raises(BadConfigError, match=r"in/app\.log was replaced"):
+        run(change=union)
+
+
 def test_filtered_rows_do_not_hide_a_replaced_file(run: Callable[..., int], tmp_path: Path) -> None:
     """Rows that the run never gets count as done where later ones are."""
     path = tmp_path / "in" / "app.log"
