@@ -180,6 +180,14 @@ def keep_state(acker: Acker) -> None:
     assert turn.commit([turn.write("count:0", "one", {b"key": b"value"})]) == 0
 
 
+def test_alert_of_dead_letters_says_how_each_source_runs_them_again() -> None:
+    """The command can't replay the letters of a batch run that is over."""
+    begin, end = RULES.index("alert: AckerDeadLetters"), RULES.index("alert: AckerManyDeadLetters")
+    text = " ".join(RULES[begin:end].split())
+    assert "streams and topologies emit their messages again after `acker-redis dead-letters replay" in text
+    assert "run_tracked(..., only_dead_letters=...)" in text
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
