@@ -5,12 +5,13 @@ of those before it, and counts them again. So the plans of the sinks are compare
 are kept.
 """
 
-import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
+from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -18,15 +19,18 @@ from pyspark.sql import DataFrame, SparkSession
 from acker_redis.errors import PipelineError
 from acker_redis.spark.proof import requests
 from acker_redis.spark.proof.plans import analyzed_part, each
-from acker_redis.spark.runtime.jvm import java_class, java_errors
+from acker_redis.spark.runtime.jvm import java_errors
 from acker_redis.spark.runtime.sessions import is_connect
-from acker_redis.spark.sinks.source_checks import names_tables
-
-_JDBC = "jdbc"
+from acker_redis.spark.sinks.database_tables import DatabaseTable, is_jdbc, table_of
+from acker_redis.spark.sinks.folders import overlap, plain, qualified, resolved
+from acker_redis.spark.sinks.source_checks import has_versions, names_tables
 
 _FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 _DATABASE = "org.apache.spark.sql.execution.datasources.jdbc.JDBCRelation"
 """Classes of relations."""
+
+_VERSIONED = ("org.apache.spark.sql.delta.", "io.delta.", "org.apache.iceberg.")
+"""Packages of tables that know the options below. Others ignore them."""
 
 _PINS = ("versionasof", "timestampasof", "snapshot-id", "as-of-timestamp")
 """Options that read a fixed version of a table, unless their value names a branch."""
@@ -36,32 +40,53 @@ _BRANCH = re.compile(r"VERSION AS OF (?!'?\d+'?$)")
 _PINNED_QUERY = re.compile(r"\b(?:VERSION|TIMESTAMP)\s+AS\s+OF\b", re.IGNORECASE)
 """Names and texts of SQL that read a fixed version of a table."""
 
+_FILES_BY_PATH = re.compile(r"\s*`?(?:parquet|orc|json|csv|text|xml|avro|binaryfile)`?\s*\.", re.IGNORECASE)
+"""Names in SQL that are paths of files, which have no versions."""
+
 _RELATION = re.compile(r"\bRelation ([^\s\[]+)\[|\bRelationV2\[[^\]]*\] ([^\s,]+)")
+_JDBC_RELATION = re.compile(r"\bJDBCRelation\((.*)\) \[numPartitions=\d+\]")
 """Names of tables in the text of a plan."""
 
-_LOCAL, _SCHEME = re.compile(r"^file:/*"), re.compile(r"[A-Za-z][\w+.-]*://?")
 _GLOB = re.compile(r"[*?\[{]")
 
 
-class Stored(NamedTuple):
+@dataclass(frozen=True)
+class Stored:
     """Stored rows that a plan reads, or a writer replaces.
 
     Attributes:
-        table: name of the table; None: it is only a folder.
+        table: name of the table; None: it is only a folder, or a table of another database.
         folders: folders and files of the rows.
+        database_table: what JDBC reads or writes; None: it is something else.
+        has_versions: whether a read can name a version of it.
     """
 
-    table: str | None
+    table: str | None = None
     folders: frozenset[str] = frozenset()
+    database_table: DatabaseTable | None = None
+    has_versions: bool = False
 
     def __str__(self) -> str:
-        return repr(self.table or min(self.folders))
+        return repr(self.table or str(self.database_table or min(self.folders)))
+
+    @property
+    def is_query(self) -> bool:
+        """True if it is a query that only a database understands."""
+        return self.database_table is not None and self.database_table.is_query
+
+    @cached_property
+    def places(self) -> frozenset[str]:
+        """Folders by the names that they were given, and by those without links."""
+        return self.folders | frozenset(map(resolved, self.folders))
 
     def overlaps(self, other: "Stored") -> bool:
-        """Return True if both are the same table, or one has a folder of the other, in it, or above it."""
+        """Return True if both may be the same table, or one has a folder of the other, in it, or above it."""
         if self.table is not None and self.table == other.table:
             return True
-        return any(_contains(a, b) or _contains(b, a) for a in self.folders for b in other.folders)
+        ours, theirs = self.database_table, other.database_table
+        if ours is not None and theirs is not None and ours.may_be(theirs):
+            return True
+        return any(overlap(a, b) for a in self.places for b in other.places)
 
 
 @dataclass
@@ -100,12 +125,27 @@ class ReplacedSources:
         for reader, read in reads:
             for sink, target in replaced:
                 if read.overlaps(target):
-                    raise PipelineError(
-                        f"{sink!r}: the output replaces {target}, and the rows of {reader!r} are read from {read}. If a sink "
-                        "fails or the run ends between two sinks, the next attempt reads the rows that this run wrote, and "
-                        "counts them again. Write to another target, or read a fixed version of the table with "
-                        'option("versionAsOf", ...), which for Iceberg is the id of a snapshot.'
-                    )
+                    raise _error(reader, read, sink, target)
+
+
+def _error(reader: str, read: Stored, sink: str, target: Stored) -> PipelineError:
+    if read.is_query and not target.is_query:
+        return PipelineError(
+            f"{sink!r}: the output replaces {target}, and the rows of {reader!r} are read from the same database by a query: "
+            f"{read}. It can't be told which tables it reads, and if this one is among them, the next attempt counts the rows "
+            "of this run again. Read tables by their names, read the query before the run with localCheckpoint(), or write to "
+            "another database or with tracker.write_dataframe."
+        )
+    version = (
+        ', or read a fixed version of the table with option("versionAsOf", ...), which for Iceberg is the id of a snapshot'
+        if read.has_versions
+        else ""
+    )
+    return PipelineError(
+        f"{sink!r}: the output replaces {target}, and the rows of {reader!r} are read from {read}. If a sink fails or the run "
+        "ends between two sinks, the next attempt reads the rows that this run wrote, and counts them again. Write to another "
+        f"target{version}."
+    )
 
 
 def replaced_by(
@@ -121,8 +161,8 @@ def replaced_by(
         options: options of the writer, by their names in lower case.
     """
     found: list[Stored] = []
-    if source is not None and source.lower() == _JDBC:
-        return [_database_table(options)]
+    if is_jdbc(source):
+        return [Stored(database_table=table_of(options))]
     with suppress(AnalysisException):  # no such table, so nobody reads it
         if table is not None:
             found += _reads(session.table(table))
@@ -130,35 +170,8 @@ def replaced_by(
             reader = session.read if source is None else session.read.format(source)
             return list(_reads(reader.options(**options).load(path)))
     if path is not None:
-        found.append(Stored(None, frozenset([_qualified(session, path)])))
+        found.append(Stored(folders=frozenset([qualified(session, path)])))
     return found
-
-
-def _contains(folder: str, path: str) -> bool:
-    return path == folder or path.startswith(folder.rstrip("/") + "/")
-
-
-def _database_table(options: Mapping[str, str]) -> Stored:
-    return Stored(f"{options.get('dbtable', '').strip()} at {options.get('url')}")
-
-
-def _plain(path: str) -> str:
-    """Return a path without the scheme of local files, and without trailing slashes."""
-    path = _LOCAL.sub("/", path)
-    root = _SCHEME.match(path)
-    start = 0 if root is None else root.end()
-    return path[:start] + posixpath.normpath(path[start:])
-
-
-def _qualified(session: SparkSession, path: str) -> str:
-    if is_connect(session):
-        return _plain(path)
-    hadoop = java_class(session.sparkContext, "org.apache.hadoop.fs.Path")(path)
-    try:
-        configuration = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
-        return _plain(str(hadoop.getFileSystem(configuration).makeQualified(hadoop).toString()))
-    except java_errors():  # the writer raises it, too
-        return _plain(path)
 
 
 def _reads(frame: DataFrame) -> Iterator[Stored]:
@@ -186,28 +199,29 @@ def _stored(leaf: Any) -> Stored | None:
             location = relation.location()
             if _called(location, "isTimeTravelQuery") is True:
                 return None
-            return Stored(name, frozenset(_plain(str(path.toString())) for path in each(location.rootPaths())))
+            folders = frozenset(plain(str(path.toString())) for path in each(location.rootPaths()))
+            return Stored(name, folders, has_versions=_is_versioned(location))
         if _DATABASE in of_classes:
             options = relation.jdbcOptions()
-            return _database_table({"url": options.url(), "dbtable": options.tableOrQuery()})
+            return Stored(name, database_table=DatabaseTable(str(options.url()), str(options.tableOrQuery())))
         return None if name is None else Stored(name)
     if kind.startswith("DataSourceV2Relation"):
         return _stored_v2(leaf)
     if kind == "HiveTableRelation":
         table, location = leaf.tableMeta(), leaf.tableMeta().storage().locationUri()
-        folders = [_plain(str(location.get().toString()))] if location.isDefined() else []
-        return Stored(str(table.identifier().toString()), frozenset(folders))
+        folders = frozenset([plain(unquote(str(location.get().toString())))] if location.isDefined() else [])
+        return Stored(str(table.identifier().toString()), folders)
     return None
 
 
 def _stored_v2(leaf: Any) -> Stored | None:
     table, options = leaf.table(), leaf.options()
     catalog, name = leaf.catalog(), leaf.identifier()
-    travel = _called(leaf, "timeTravelSpec")
+    travel, versioned = _called(leaf, "timeTravelSpec"), _is_versioned(table)
     # From Iceberg 1.11 on, each table has the id of its newest snapshot, and a version.
     of_snapshot = _called(table, "snapshotId") is not None and _called(table, "version") is None
     if (
-        any(options.containsKey(name) and _is_version(name, str(options.get(name))) for name in _PINS)
+        (versioned and any(options.containsKey(pin) and _is_version(pin, str(options.get(pin))) for pin in _PINS))
         or (travel is not None and travel.isDefined() and _BRANCH.match(str(travel.get().toString())) is None)
         or of_snapshot
         or (name.isDefined() and _PINNED_NAME.search(name.get().toString()) is not None)
@@ -219,7 +233,14 @@ def _stored_v2(leaf: Any) -> Stored | None:
     location = table.properties().get("location")
     files = _called(table, "fileIndex")  # of files that are read by their source of version 2
     folders = [location] if location else [] if files is None else [path.toString() for path in each(files.rootPaths())]
-    return Stored(str(full), frozenset(_plain(str(folder)) for folder in folders))
+    jdbc = _called(table, "jdbcOptions")
+    database_table = None if jdbc is None else DatabaseTable(str(jdbc.url()), str(jdbc.tableOrQuery()))
+    return Stored(str(full), frozenset(plain(str(folder)) for folder in folders), database_table, versioned)
+
+
+def _is_versioned(table: Any) -> bool:
+    """Return True if an object of a table or of its files is of a format whose reads can name a version."""
+    return any(name.startswith(_VERSIONED) for name in _classes_of(table))
 
 
 def _classes_of(one: Any) -> Iterator[str]:
@@ -248,18 +269,23 @@ def _requested(session: SparkSession, relation: Any) -> Iterator[Stored]:
         if kind == "sql":
             pinned, hidden = _PINNED_QUERY.search(part.sql.query) is not None, True
         elif kind == "read" and not part.read.is_streaming:
-            pinned, hidden = _is_pinned(part.read), _is_hidden(session, part.read)
+            pinned, hidden = _is_pinned(session, part.read), _is_hidden(session, part.read)
         else:
             continue
         some_pinned |= pinned
         if not pinned:
-            yield from _looked_up(session, part) if hidden else _read_directly(part.read.data_source)
+            yield from _looked_up(session, part) if hidden else _read_directly(session, part.read.data_source)
     if not some_pinned and requests.has_subqueries(relation):  # else it is unknown which of them reads a fixed version
         yield from _looked_up(session, relation)
 
 
-def _is_pinned(read: Any) -> bool:
-    """Return True if a request reads a fixed version of a table."""
+def _is_pinned(session: SparkSession, read: Any) -> bool:
+    """Return True if a request reads a fixed version of a table. Spark refuses the options where a named table has none."""
+    if read.WhichOneof("read_type") == "named_table":
+        if _FILES_BY_PATH.match(read.named_table.unparsed_identifier):
+            return False
+    elif not has_versions(session, read.data_source.format):
+        return False
     options = {name.lower(): value for name, value in _source_of(read).options.items()}
     by_option = any(_is_version(pin, options[pin]) for pin in _PINS if pin in options)
     return by_option or any(map(_PINNED_NAME.search, _names_in(read)))
@@ -291,13 +317,14 @@ def _names_in(read: Any) -> list[str]:
     ]
 
 
-def _read_directly(source: Any) -> Iterator[Stored]:
+def _read_directly(session: SparkSession, source: Any) -> Iterator[Stored]:
     options = {name.lower(): value for name, value in source.options.items()}
-    if source.format.lower() == _JDBC:
-        yield _database_table(options)
+    if is_jdbc(source.format):
+        yield Stored(database_table=table_of(options))
         return
+    versioned = has_versions(session, source.format)
     for path in (*source.paths, *filter(None, [options.get("path")])):
-        yield Stored(None, frozenset([_plain(path)]))
+        yield Stored(folders=frozenset([qualified(session, path)]), has_versions=versioned)
 
 
 def _looked_up(session: SparkSession, relation: Any) -> Iterator[Stored]:
@@ -310,14 +337,17 @@ def _looked_up(session: SparkSession, relation: Any) -> Iterator[Stored]:
     with suppress(PySparkException):  # a query of other frames, which the request has beside it
         text = client.explain_string(plan, "extended")
         for found in _RELATION.finditer(analyzed_part(text)):
-            yield Stored(found[1] or found[2], _location(session, found[1] or found[2]))
+            yield _described(session, found[1] or found[2])
+        for found in _JDBC_RELATION.finditer(analyzed_part(text)):  # which has no URL
+            yield Stored(database_table=DatabaseTable(None, found[1]))
         files = client._analyze(method="input_files", plan=plan).input_files  # noqa: SLF001
         if files:
-            yield Stored(None, frozenset(map(_plain, files)))
+            yield Stored(folders=frozenset(plain(unquote(file)) for file in files))
 
 
-def _location(session: SparkSession, table: str) -> frozenset[str]:
+def _described(session: SparkSession, table: str) -> Stored:
     with suppress(AnalysisException):
-        rows = session.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()
-        return frozenset(_plain(row["data_type"]) for row in rows if row["col_name"] == "Location")
-    return frozenset()
+        rows = {row[0]: row[1] for row in session.sql(f"DESCRIBE TABLE EXTENDED {table}").collect()}
+        folders = frozenset([plain(rows["Location"])] if "Location" in rows else [])
+        return Stored(table, folders, has_versions=has_versions(session, rows.get("Provider", "")))
+    return Stored(table)

@@ -74,6 +74,16 @@ def is_delta(session: SparkSession, source: str | None) -> bool:
     return _named(session, source).lower() == _DELTA
 
 
+def has_versions(session: SparkSession, source: str | None) -> bool:
+    """Return True if reads of a source can name a version of the table: Delta, and Iceberg.
+
+    Args:
+        session: Spark session.
+        source: format of the reader; None or empty: the session's default.
+    """
+    return _named(session, source).lower() in (_DELTA, _ICEBERG)
+
+
 def replaces_partitions(session: SparkSession, source: str | None) -> bool:
     """Return True if a source can replace single partitions of its target: Delta, and files.
 
