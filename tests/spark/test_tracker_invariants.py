@@ -647,7 +647,7 @@ def test_null_or_duplicate_message_ids_are_refused(case: MakeCase) -> None:
 
     assert "repeat the id of another" in run.refused(pipeline, PipelineError, both(run.messages))
     nulls = run.messages.selectExpr("nullif(id, 3) AS id")
-    assert "1 messages have a null id" in run.refused(pipeline, PipelineError, nulls)
+    assert "1 message has a null id" in run.refused(pipeline, PipelineError, nulls)
     assert run.acker.stats().inits == 0
 
 
@@ -668,6 +668,15 @@ def test_branch_without_a_sink_acks_nothing_and_is_named(case: MakeCase) -> None
 
     run.complete(discarded)
     assert "ran no sink" in case(n=10).refused(lambda tracker, messages: messages.count(), InexactPipelineError)
-    assert "ran no sink" in case(n=10).refused(
-        lambda tracker, messages: tracker.discard(messages), InexactPipelineError
-    )
+
+
+def test_discarding_all_messages_is_refused_with_the_reason(case: MakeCase) -> None:
+    """No job computes them, so no operator could fail one."""
+    text = case(n=10).refused(lambda tracker, messages: tracker.discard(messages), InexactPipelineError)
+    assert "ran no sink" in text and "tracker.discard runs no job" in text and "pass the frame" not in text
+
+    def compute(tracker: Tracker, messages: DataFrame) -> None:
+        some = tracker.fail_where(messages, "id = 3", "refused", retry=False)
+        tracker.write(some, lambda writer: writer.format("noop").mode("append").save())
+
+    assert case(n=10).run(compute).acked == {*range(10)} - {3}

@@ -268,7 +268,7 @@ def read_places(
     nulls = table.column(0).null_count + table.column(1).null_count
     if nulls and are_distinct:
         raise PipelineError(
-            f"{nulls} messages have a null in column {partition!r} or {offset!r}. Filter them out, or fill in the missing "
+            f"{_counted(nulls)} a null in column {partition!r} or {offset!r}. Filter them out, or fill in the missing "
             "values."
         )
     encoded = pc.dictionary_encode(pc.fill_null(table.column(0).combine_chunks(), ""))
@@ -277,13 +277,17 @@ def read_places(
     return ids, Places(encoded.dictionary.to_pylist(), encoded.indices.to_numpy().astype(np.int64), places)
 
 
+def _counted(messages: int) -> str:
+    return "1 message has" if messages == 1 else f"{messages} messages have"
+
+
 def _read(frame: DataFrame, column: str, *places: str, repeats: bool = False) -> tuple[Int64Array, pa.Table]:
     """Read the ids of all messages, and further columns in SQL."""
     table = frames.read_rows(frames.select(frame, _bigint(column), *places))
     nulls = table.column(0).null_count
     if nulls:
         raise PipelineError(
-            f"{nulls} messages have a null id in column {column!r}. Filter them out, or give each message its own id."
+            f"{_counted(nulls)} a null id in column {column!r}. Filter them out, or give each message its own id."
         )
     ids = np.ascontiguousarray(table.column(0).to_numpy(), np.int64)
     if not repeats:

@@ -48,6 +48,11 @@ _END = (
     "End each path with write, write_table, write_data_source, write_partitions, write_dataframe or export, or pass the frame "
     "to tracker.discard."
 )
+_ONLY_DISCARDED = (
+    "tracker.discard runs no job, so no row was computed, and no operator could fail one. To compute rows and keep none, pass "
+    'them to tracker.write with lambda writer: writer.format("noop").mode("append").save(), or with "overwrite" if '
+    'output="whole".'
+)
 _LATE = (
     "A sink was called after the pipeline had returned. The emission has ended, so its rows can't be proven. Wait for your "
     "threads before the pipeline returns, for example by `with ThreadPoolExecutor() as pool`."
@@ -383,13 +388,18 @@ class Proof:
                 "rows were written. Let the error leave the pipeline, or pass on_error='fail', which fails the rows."
             )
         if not self.proven:
-            raise InexactPipelineError(f"The pipeline ran no sink, so none of its messages can be done. {_END}")
+            raise InexactPipelineError(
+                f"The pipeline ran no sink, so none of its messages can be done. {self._no_sink()}"
+            )
         taken = {source for node in self._nodes.values() for source in node.sources}
         open_ends = [name for name in self._nodes if name not in self._covered | taken]
         if open_ends:
             raise InexactPipelineError(
                 f"The pipeline did nothing with the rows of {', '.join(map(repr, open_ends))}, so those can't be done. {_END}"
             )
+
+    def _no_sink(self) -> str:
+        return _ONLY_DISCARDED if self._covered else _END
 
     @property
     def has_written(self) -> bool:

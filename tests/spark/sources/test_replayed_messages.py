@@ -542,7 +542,7 @@ def test_fetch_and_offset_arguments_are_checked(spark: Any, url: str, acker: Ack
     with pytest.raises(PipelineError, match=r"Columns 'file' and 'row' not found in .* MessageIds\.offsets"):
         run_tracked(messages, lambda *_: None, acker=acker, ids=noted)
     places = spark.createDataFrame([(1, None, 3)], "id long, file string, row long")
-    with pytest.raises(PipelineError, match="1 messages have a null in column 'file' or 'row'"):
+    with pytest.raises(PipelineError, match="1 message has a null in column 'file' or 'row'"):
         run_tracked(places, lambda *_: None, acker=acker, ids=noted)
     with pytest.raises(PipelineError, match="fetch returned null or repeated message ids"):
         run_tracked(

@@ -285,7 +285,7 @@ def test_an_error_of_the_run_ends_the_query(spark: Any, acker: Acker, source: So
 
 
 @pytest.mark.parametrize(
-    ("values", "text"), [((1, 2, 2), "1 rows repeat the id"), ((1, None), "1 messages have a null id")]
+    ("values", "text"), [((1, 2, 2), "1 rows repeat the id"), ((1, None), "1 message has a null id")]
 )
 def test_ids_that_name_no_row_end_query_and_run(
     run: Any, spark: Any, source: Source, values: tuple[Any, ...], text: str

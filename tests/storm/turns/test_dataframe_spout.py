@@ -217,7 +217,7 @@ def test_a_dataframe_that_is_computed_differently_ends_the_run(run: Any, spark: 
     ("sql", "options", "error", "text"),
     [
         ("explode(array(1, 2, 2)) AS id", {"ids": "id"}, PipelineError, "1 rows repeat the id"),
-        ("explode(array(1, null)) AS id", {"ids": "id"}, PipelineError, "1 messages have a null id"),
+        ("explode(array(1, null)) AS id", {"ids": "id"}, PipelineError, "1 message has a null id"),
         ("'a' AS id", {"ids": "id"}, PipelineError, "DataFrameSpout 'spout': column 'id' is string"),
         ("1 AS id", {}, PipelineError, "Columns 'file' and 'row' not found"),
         ("1 AS id", {"ids": 7}, BadConfigError, "DataFrameSpout 'spout': ids=7 is not a source"),
