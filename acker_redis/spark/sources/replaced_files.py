@@ -33,6 +33,9 @@ _OUTPUT = pa.schema([("file", pa.string()), ("kind", pa.string()), ("row", pa.in
 _SINGLE, _TAIL, _END = "single", "tail", "end"
 _NONE = np.array([], np.int64)
 
+_UNFINISHED = ", or was an unfinished line when it was read"
+"""What else may have happened to the last record of a file that is still written."""
+
 _MOST_NAMED = 5
 """Most files that an error lists."""
 
@@ -67,7 +70,7 @@ def refuse_replaced(frame: DataFrame, partition: str, offset: str, offsets: Offs
         if last not in records.hashes:
             replaced[name] = f"{last + 1} records are done, and it has {records.length} now"
         elif changed:
-            replaced[name] = f"its record {changed[0]} is another one now"
+            replaced[name] = f"its record {changed[0]} is another one now{_UNFINISHED if changed == [last] else ''}"
         else:
             offsets.add_marks(name, records.hashes)
     if not replaced:

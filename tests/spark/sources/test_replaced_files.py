@@ -86,6 +86,18 @@ def test_file_with_another_first_or_last_record_is_refused(
     assert 'on_replaced="read_again"' in str(caught.value)
 
 
+def test_last_line_that_was_unfinished_is_named(run: Callable[..., int], tmp_path: Path) -> None:
+    path = tmp_path / "in" / "app.log"
+    path.write_text("monday-0\nmonday-1\nmond")
+    assert run() == 3
+    path.write_text("monday-0\nmonday-1\nmonday-2\nmonday-3\n")
+    with pytest.raises(BadConfigError, match="record 2 is another one now, or was an unfinished line when it was read"):
+        run()
+    path.write_text("tuesday-0\nmonday-1\nmond\n")
+    with pytest.raises(BadConfigError, match=r"record 0 is another one now\. Its first"):
+        run()
+
+
 def test_replaced_file_is_read_from_its_first_record_on_request(run: Callable[..., int], tmp_path: Path) -> None:
     lines(tmp_path / "in" / "app.log", "monday-", 60)
     lines(tmp_path / "in" / "other.log", "other-", 5)
