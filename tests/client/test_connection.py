@@ -25,6 +25,7 @@ from acker_redis import (
     SettingsConflictError,
 )
 from acker_redis.client import client
+from acker_redis.client.error_mapping import translate
 from acker_redis.testing import wait_until
 from tests.support.servers import connections
 
@@ -45,6 +46,28 @@ CONFIG = AckerConfig(app="test")
 def test_malformed_url_error_shows_the_url_form(url) -> None:
     with pytest.raises(BadConfigError, match=r"Use redis://\[\[user\]:password@\]host\[:port\]\[/db\]"):
         Acker.connect(url, CONFIG)
+
+
+@pytest.mark.parametrize("number", [99, 2**31 - 1])
+def test_database_that_the_server_lacks_is_named(start_server, number: int) -> None:
+    url = f"redis://127.0.0.1:{start_server().port}/{number}"
+    with pytest.raises(BadConfigError, match=r"has no database of this number .*Omit the number at the end of the URL"):
+        Acker.connect(url, CONFIG)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        redis.exceptions.RedisClusterException("All slots are not covered after query all startup_nodes. 100 of 16384"),
+        redis.exceptions.ClusterDownError("Hash slot not served"),
+        redis.exceptions.ResponseError("CLUSTERDOWN The cluster is down"),
+    ],
+)
+def test_cluster_with_a_missing_slot_is_named(error: Exception) -> None:
+    found = translate(error, "node:6379")
+    assert isinstance(found, ConnectionLostError)
+    assert str(found).startswith("The cluster at node:6379 doesn't serve all hash slots (")
+    assert "redis-cli --cluster check" in str(found) and "the URL" not in str(found)
 
 
 def test_connection_errors_do_not_show_the_password(start_server, monkeypatch) -> None:
