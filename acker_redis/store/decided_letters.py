@@ -1,9 +1,15 @@
-"""Dead letters that a publish log has decided. The server stores those of a record once, whoever repeats the call."""
+"""Dead letters that a publish log has decided. The server stores those of a record once, whoever repeats the call.
 
-from collections.abc import Sequence
+The entry of such a letter says by which record its message is dead. Readers of letters don't look at that field.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from acker_redis.client import scripts
 from acker_redis.client.client import Client
+from acker_redis.client.replies import Fields, as_dict
 from acker_redis.model import keys
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.store.dead_letters import fields_of, within_limit
@@ -11,8 +17,28 @@ from acker_redis.store.dead_letters import fields_of, within_limit
 _PER_CALL, _CALL_BYTES = 100, 262_144
 """Letters that a call of a script writes at most, and bytes of payloads at which it ends."""
 
+_PER_PIPELINE = 16
 
-def add(client: Client, app: str, log: str, record: int, letters: Sequence[DeadLetter]) -> None:
+_DECISION = "decision"
+
+
+class Decision(NamedTuple):
+    """What made a message a dead letter.
+
+    Attributes:
+        log: random id of the publish log.
+        record: number of its record.
+        partition: partition of the message, as the log names it.
+        number: number of the message there.
+    """
+
+    log: str
+    record: int
+    partition: str
+    number: int
+
+
+def add(client: Client, app: str, letters: Sequence[tuple[DeadLetter, Decision]]) -> None:
     """Write the letters of a record of a publish log, unless they or those of a later record were written.
 
     Call it with the same letters until it returns. It stores none twice.
@@ -20,9 +46,8 @@ def add(client: Client, app: str, log: str, record: int, letters: Sequence[DeadL
     Args:
         client: client of the server.
         app: name of the app.
-        log: random id of the log. Another log in the same place has letters of its own.
-        record: number of the record.
-        letters: its letters, in the same order at each call.
+        letters: letters of one record, in the same order at each call, and what decided them. The log's id is random, because
+            another log in the same place has letters of its own.
 
     Raises:
         ServerRefusesWritesError: the server refuses writes. Some letters may have been written.
@@ -31,10 +56,27 @@ def add(client: Client, app: str, log: str, record: int, letters: Sequence[DeadL
     named = {"letter_logs": keys.letter_logs(app), "dead_letters": keys.dead_letters(app)}
     values: list[str | int | bytes] = []
     before, size, count = 0, 0, 0
-    for number, letter in enumerate(within_limit(client, app, letters), 1):
-        fields = list(fields_of(letter))
+    kept = within_limit(client, app, [letter for letter, _ in letters])
+    for number, (letter, (_, decision)) in enumerate(zip(kept, letters, strict=True), 1):
+        fields = [*fields_of(letter), _DECISION, json.dumps(decision._asdict())]
         values += [len(fields), *fields]
         size, count = size + len(letter.payload or b""), count + 1
         if size >= _CALL_BYTES or count == _PER_CALL or number == len(letters):
-            client.run([script.call(named, log, record, before, *values)])
+            client.run([script.call(named, decision.log, decision.record, before, *values)])
             before, size, count, values = number, 0, 0, []
+
+
+def decisions(client: Client, app: str, entry_ids: Sequence[str]) -> Iterator[Decision | None]:
+    """Yield what decided some letters. None: a letter is gone, or no publish log has decided it."""
+    key = keys.dead_letters(app)
+    for start in range(0, len(entry_ids), _PER_PIPELINE):
+        part = entry_ids[start : start + _PER_PIPELINE]
+        for rows in client.pipeline([("XRANGE", key, entry_id, entry_id) for entry_id in part]):
+            yield _decision_in(as_dict(rows[0][1])) if rows else None
+
+
+def _decision_in(fields: Fields) -> Decision | None:
+    try:
+        return Decision(**json.loads(fields[_DECISION.encode()]))
+    except (KeyError, ValueError, TypeError):
+        return None

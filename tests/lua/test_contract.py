@@ -20,6 +20,7 @@ from acker_redis.model import keys, types
 from acker_redis.model.keys import ShardKeys
 from acker_redis.store import decided_letters
 from acker_redis.store.dead_letter import DeadLetter
+from acker_redis.store.decided_letters import Decision
 from acker_redis.store.letter_expiry import LetterExpiry
 from acker_redis.store.topology_state import TopologyState
 from tests.support.servers import required
@@ -320,7 +321,8 @@ def test_library_calls_pass_keys_and_args_of_the_header() -> None:
     acker.stats()
     acker.inspect(3)
     letter = DeadLetter(3, "run", 5, "failed", payload=b"message")
-    decided_letters.add(app_of(acker).client, "contract", "orders", 1, [letter])
+    decided = [(letter, Decision("orders", 1, "a/0", 3))]
+    decided_letters.add(app_of(acker).client, "contract", decided)
     lease = app_of(acker).lease(lane=0, run_id="run")
     lease.acquire()
     lease.release()

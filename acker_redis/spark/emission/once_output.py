@@ -37,6 +37,7 @@ from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.spout import Spout
 from acker_redis.store import decided_letters
 from acker_redis.store.dead_letter import DeadLetter
+from acker_redis.store.decided_letters import Decision
 
 log = logging.getLogger("acker_redis.spark")
 
@@ -196,7 +197,11 @@ class OnceOutput:
         """
         state, app = self.publish_log.state, app_of(self.spout.acker)
         for number, dead in sorted(state.to_store.items()):
-            decided_letters.add(app.client, self.spout.acker.config.app, state.log_id, number, dead.letters)
+            decisions = [
+                Decision(state.log_id, number, *name) for name in zip(dead.partitions, dead.numbers, strict=True)
+            ]
+            letters = list(zip(dead.letters, decisions, strict=True))
+            decided_letters.add(app.client, self.spout.acker.config.app, letters)
             self.publish_log.stored(number)
 
     def finish(self) -> None:
