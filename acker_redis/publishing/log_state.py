@@ -109,12 +109,16 @@ class LogState:
 
     def is_dead(self, names: MessageNames) -> Mask:
         """Return which messages are dead."""
-        found = np.zeros(len(names), np.bool_)
+        return self.dead_by(names) > 0
+
+    def dead_by(self, names: MessageNames) -> Int64Array:
+        """Return the numbers of the records by which messages are dead; 0: one isn't."""
+        found = np.zeros(len(names), np.int64)
         if not any(self.dead.values()):
             return found
         for index, rows in names.by_partition():
             if dead := self.dead.get(names.partitions[index]):
-                found[rows] = [number in dead for number in names.numbers[rows].tolist()]
+                found[rows] = [dead.get(number, 0) for number in names.numbers[rows].tolist()]
         return found
 
     def has_done(self, ranges: Ranges) -> bool:

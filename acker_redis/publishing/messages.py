@@ -1,6 +1,6 @@
 """Names of messages that hold for ever: a number, or an offset within a partition."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, TypeAlias
 
@@ -36,6 +36,24 @@ class MessageNames:
     def one(cls, partition: str, number: int) -> Self:
         """Return the name of one message."""
         return cls([partition], np.zeros(1, np.int64), np.array([number], np.int64))
+
+    @classmethod
+    def of_places(cls, places: Sequence[tuple[str, int]]) -> Self:
+        """Return the names of messages in partitions, by partition and number."""
+        indexes: dict[str, int] = {}
+        partition_of = [indexes.setdefault(partition, len(indexes)) for partition, _ in places]
+        numbers = [number for _, number in places]
+        return cls(list(indexes), np.array(partition_of, np.int64), np.array(numbers, np.int64))
+
+    def joined(self, others: "MessageNames", where: Mask) -> Self:
+        """Return these names, with others in the positions that the mask has."""
+        indexes = {partition: index for index, partition in enumerate(self.partitions)}
+        of_others = [indexes.setdefault(partition, len(indexes)) for partition in others.partitions]
+        partition_of, numbers = np.empty(len(where), np.int64), np.empty(len(where), np.int64)
+        partition_of[~where], numbers[~where] = self.partition_of, self.numbers
+        partition_of[where] = np.array(of_others, np.int64)[others.partition_of]
+        numbers[where] = others.numbers
+        return replace(self, partitions=list(indexes), partition_of=partition_of, numbers=numbers)
 
     def only(self, which: Mask | Int64Array) -> Self:
         """Return the names of some of the messages, by a mask or by their positions."""

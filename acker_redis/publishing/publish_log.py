@@ -13,6 +13,7 @@ from itertools import compress
 from typing import TypeAlias
 
 from acker_redis.errors import BadConfigError
+from acker_redis.model.arrays import Int64Array
 from acker_redis.publishing.errors import FencedError
 from acker_redis.publishing.log_folder import LogFolder
 from acker_redis.publishing.log_state import LogState
@@ -139,26 +140,49 @@ class PublishLog:
             )
             return self._put(left), left
 
-    def reopen(self, run: str, partition: str, number: int, by: int) -> bool:
-        """Decide that a dead message runs again, if it is still dead by the record with the number `by`.
+    def outdated(self, names: MessageNames, by: Int64Array) -> Mask:
+        """Return which letters nobody needs any more.
 
-        Returns:
-            Whether it runs again. If not, its letter is an old one, which nobody needs.
+        A letter is needed if its message is dead by its record, or was reopened and isn't done: its driver may have ended
+        behind the record, so that only the letter brings the message back.
+
+        Args:
+            names: messages of the letters.
+            by: numbers of the records that made them letters.
 
         Raises:
-            FencedError: a newer run has begun, such as the one that wrote the letter.
+            FencedError: a newer run has begun, such as one that wrote a letter.
             Exception: as `accept`.
         """
         with self._lock:
             self._settle()
-            if by > self.state.number:
+            if (by > self.state.number).any():
                 self._is_fenced = True
             if self._is_fenced:
                 raise self._fenced()
-            if self.state.dead.get(partition, {}).get(number) != by:
-                return False
-            self._put(Reopened(run, MessageNames.one(partition, number).ranges()))
-            return True
+            dead_by = self.state.dead_by(names)
+            is_dead_by_another: Mask = (dead_by > 0) & (dead_by != by)
+            return self.state.accepted.has(names) | is_dead_by_another
+
+    def reopen(self, run: str, names: MessageNames, by: Int64Array) -> Mask:
+        """Decide that messages of letters run again, except those of outdated ones.
+
+        Args:
+            run: run that decides.
+            names: messages of the letters.
+            by: numbers of the records that made them letters.
+
+        Returns:
+            Which of them run again.
+
+        Raises:
+            Exception: as `outdated`.
+        """
+        with self._lock:
+            is_needed = ~self.outdated(names, by)
+            if (dead := is_needed & self.state.is_dead(names)).any():
+                self._put(Reopened(run, names.only(dead).ranges()))
+            return is_needed
 
     def skip(self, number: int, sink: str) -> None:
         """Decide that rows of a record that wait for one sink are never published. Their files stay in the stage.

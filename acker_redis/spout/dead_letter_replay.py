@@ -12,6 +12,7 @@ from typing import Any
 from acker_redis.client.client import Client
 from acker_redis.model import keys
 from acker_redis.model.arrays import Int64Array
+from acker_redis.spout.state import LetterLog
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.store.dead_letters import DeadLetters
 
@@ -72,8 +73,11 @@ class DeadLetterReplay:
         """Messages that were claimed and aren't done."""
         return list(self._under_way)
 
-    def claim(self, unfinished: Callable[[], Int64Array]) -> list[int]:
-        """Claim requested letters. Return the messages to emit. Letters of `unfinished` messages wait."""
+    def claim(self, unfinished: Callable[[], Int64Array], letter_log: LetterLog | None = None) -> list[int]:
+        """Claim requested letters. Return the messages to emit. Letters of `unfinished` messages wait.
+
+        A `letter_log` decides that messages run again, before they do. Letters that it doesn't need any more are deleted.
+        """
         if len(self._under_way) >= MOST_AT_ONCE:
             return []
         (requested,) = self._client.pipeline([("ZRANGE", self._key, 0, 2 * MOST_AT_ONCE - 1)])
@@ -85,6 +89,8 @@ class DeadLetterReplay:
         gone = [entry_id for entry_id, letter in zip(fresh, letters, strict=True) if letter is None]
         if self._identify is not None:
             letters = [_identified(letter, self._identify) for letter in letters]
+        if letter_log is not None:
+            letters = self._needed([letter for letter in letters if letter is not None], letter_log)
         busy = set(unfinished().tolist())
         by_message: dict[int, DeadLetter] = {}
         for letter in letters[:MOST_AT_ONCE]:
@@ -105,6 +111,8 @@ class DeadLetterReplay:
                 ",".join(refused[:10]),
             )  # fmt: skip
         self._forget([*refused, *gone])
+        if letter_log is not None and taken:
+            taken = letter_log.reopen([by_message[message] for message in taken])
         self._under_way |= {message: [by_message[message].entry_id] for message in taken}
         return sorted(taken)
 
@@ -135,6 +143,19 @@ class DeadLetterReplay:
             self._client.pipeline([("XDEL", self._dead, *entry_ids), ("ZREM", self._key, *entry_ids)])
         for message in message_ids.tolist():
             self._under_way.pop(message, None)
+
+    def _needed(self, letters: list[DeadLetter], letter_log: LetterLog) -> list[DeadLetter | None]:
+        """Delete letters that nobody needs, and forget requests for those that something else decided. Return the others."""
+        outdated, foreign = letter_log.judge(letters)
+        if outdated:
+            self._client.pipeline([("XDEL", self._dead, *outdated), ("ZREM", self._key, *outdated)])
+        if foreign:
+            log.warning(
+                "dead letters not replayed, as the publish log of once= hasn't decided them; they stay count=%d entry_ids=%s",
+                len(foreign), ",".join(sorted(foreign)[:10]),
+            )  # fmt: skip
+            self._forget(sorted(foreign))
+        return [letter for letter in letters if letter.entry_id not in outdated | foreign]
 
     def _forget(self, entry_ids: Sequence[str]) -> None:
         if entry_ids:

@@ -248,7 +248,9 @@ class Spout:
 
         >>> spout.claim_replays()
         """
-        if self._replaying is not None and (claimed := self._replaying.claim(self.state.left_ids)):
+        if self._replaying is None:
+            return
+        if claimed := self._replaying.claim(self.state.left_ids, self.state.letter_log):
             self.state.reopen(claimed)
             self.add(np.array(claimed, np.int64))
 

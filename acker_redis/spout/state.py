@@ -85,6 +85,12 @@ class LetterLog(Protocol):
     def accepted(self, message_ids: Int64Array) -> Int64Array:
         """Return which of these messages aren't dead, because their output counts."""
 
+    def judge(self, letters: Sequence[DeadLetter]) -> tuple[set[str], set[str]]:
+        """Return the entry ids of letters that nobody needs any more, and those of letters that something else decided."""
+
+    def reopen(self, letters: Sequence[DeadLetter]) -> set[int]:
+        """Decide that messages of letters run again. Return their ids."""
+
 
 class SpoutState:
     """Track the messages of one source in one run.

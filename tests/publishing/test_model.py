@@ -16,6 +16,8 @@ MUTANTS = (
     "no count",
     "another run's stage removed",
     "reopened by another letter",
+    "reopened message taken for a done one",
+    "letter removed before its message is done",
     "an accepted message made a letter",
     "letters deleted at the end",
     "other bytes after an unknown put",

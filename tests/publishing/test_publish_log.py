@@ -61,18 +61,24 @@ def test_message_is_accepted_or_dead_and_never_both(tmp_path: Path) -> None:
 
 def test_letter_reopens_a_message_that_is_dead_by_its_record(tmp_path: Path) -> None:
     log = log_in(tmp_path, "run")
-    number, _ = log.bury(dead(3)) or (0, None)
-    assert not log.reopen("run", "", 3, number - 1)
-    assert log.reopen("run", "", 3, number)
-    assert not log.reopen("run", "", 3, number)
-    assert is_done(log, 3) == [False]
+    names, (number, _) = MessageNames.of_ids(np.array([3, 4])), log.bury(dead(3, 4)) or (0, None)
+    assert not log.reopen("run", names, np.array([number - 1, number - 1])).any()
+    assert log.reopen("run", names, np.array([number - 1, number])).tolist() == [False, True]
+    assert is_done(log, 3, 4) == [True, False]
+    again = log_in(tmp_path, "again")
+    assert again.reopen("again", names, np.array([number, number])).all(), "4 waits for nobody else"
+    assert (again.state.number, is_done(again, 3, 4)) == (5, [False, False])
+    again.accept(accepted(3))
+    again.bury(dead(4))
+    assert again.outdated(names, np.array([number, number])).all()
+    assert not again.reopen("again", names, np.array([number, number])).any()
 
 
 def test_old_run_leaves_the_letter_of_a_newer_one(tmp_path: Path) -> None:
     older, newer = log_in(tmp_path, "older"), log_in(tmp_path, "newer")
     number, _ = newer.bury(dead(3)) or (0, None)
     with pytest.raises(FencedError):
-        older.reopen("older", "", 3, number)
+        older.reopen("older", MessageNames.one("", 3), np.array([number]))
 
 
 def test_snapshot_replaces_records_once_nothing_is_left_to_do(tmp_path: Path) -> None:

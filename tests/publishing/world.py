@@ -39,6 +39,7 @@ class World:
         self.ever: list[tuple[int, int]] = []  # letters, with those that are gone
         self.letters_up_to = 0
         self.requests: list[tuple[int, int]] = []
+        self.left = {*range(MESSAGES)}  # messages that the next driver gets from the source
         self.late_files: list[tuple[Path, bytes]] = []  # requests that the file system carries out later
         self.steps: list[str] = []
         self.is_quiet = False
@@ -55,6 +56,11 @@ class World:
             self.ever += [(message, number) for message in messages]
             self.letters_up_to = max(self.letters_up_to, number)
 
+    def forget(self, letter: tuple[int, int]) -> None:
+        """Remove a letter and its request."""
+        self.letters = [other for other in self.letters if other != letter]
+        self.requests = [other for other in self.requests if other != letter]
+
     def between_steps(self) -> None:
         """Let others act: the file system, a user who compacts a table, one who wants letters to run again."""
         if self.late_files and self.happens(0.2):
@@ -66,7 +72,7 @@ class World:
             for sink in SINKS:
                 self.compact(sink)
         if self.ever and self.happens(0.02):
-            self.requests.append(self.random.choice(self.ever))
+            self.requests.append(self.random.choice(self.ever))  # it may be gone meanwhile
 
     def compact(self, sink: str) -> None:
         """Rewrite the files of a table as one."""

@@ -1,6 +1,6 @@
 """Dead letters that are replayed: no message is lost, whichever process dies, and whenever."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +10,8 @@ import pytest
 
 from acker_redis import Acker, BadBatchError, BadConfigError, DeadLetter, ServerOutOfMemoryError
 from acker_redis.acker import app_of
+from acker_redis.model.arrays import Int64Array
+from acker_redis.publishing.errors import FencedError
 from acker_redis.spout.dead_letter_replay import MOST_AT_ONCE
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
@@ -301,3 +303,58 @@ def test_requests_that_a_full_server_refuses_to_move_stay(
     assert acker.dead_letters.replaying(1) == 1
     spout.take_over_replays([1])
     assert (acker.dead_letters.replaying(0), acker.dead_letters.replaying(1)) == (1, 0)
+
+
+class FakeLog:
+    """Letters of even messages are needed, and that of 7 is of another log."""
+
+    def __init__(self) -> None:
+        self.reopened: list[int] = []
+
+    def bury(self, letters: Sequence[DeadLetter]) -> None:
+        raise AssertionError("none is dead")
+
+    def accepted(self, message_ids: Int64Array) -> Int64Array:
+        return message_ids
+
+    def judge(self, letters: Sequence[DeadLetter]) -> tuple[set[str], set[str]]:
+        foreign = {letter.entry_id for letter in letters if letter.message_id == 7}
+        return {letter.entry_id for letter in letters if letter.message_id % 2} - foreign, foreign
+
+    def reopen(self, letters: Sequence[DeadLetter]) -> set[int]:
+        self.reopened += [letter.message_id for letter in letters]
+        return set(self.reopened)
+
+
+def test_log_says_which_letters_are_needed_before_they_are_claimed(caplog: pytest.LogCaptureFixture) -> None:
+    acker, letter_log = fake_acker(), FakeLog()
+    acker.dead_letters.add([letter(message) for message in (1, 2, 4, 7)])
+    acker.dead_letters.replay()
+    spout = taker(acker, refused=[4])
+    spout.state.letter_log = letter_log
+    spout.claim_replays()
+    assert (letter_log.reopened, spout.replaying) == ([2], [2])
+    assert [message for message, _ in left(acker)] == [2, 4, 7]
+    assert acker.dead_letters.replaying() == 1
+    assert "once= hasn't decided them; they stay count=1" in caplog.text
+    settle(spout)
+    assert [message for message, _ in left(acker)] == [4, 7]
+
+
+def test_message_stays_a_letter_if_the_log_cant_reopen_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    acker, letter_log = fake_acker(), FakeLog()
+
+    def fail(letters: Sequence[DeadLetter]) -> set[int]:
+        raise FencedError("a newer run")
+
+    acker.dead_letters.add([letter(2)])
+    acker.dead_letters.replay()
+    spout = taker(acker)
+    spout.state.letter_log = letter_log
+    with monkeypatch.context() as patch:
+        patch.setattr(letter_log, "reopen", fail)
+        with pytest.raises(FencedError):
+            spout.claim_replays()
+    assert (spout.replaying, spout.state.left, acker.dead_letters.replaying()) == ([], 0, 1)
+    spout.claim_replays()
+    assert spout.replaying == [2]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -63,7 +64,7 @@ class OnceOutput:
         publish_log: the log.
         location: folder of the log, which has the stages, too.
         tables: folder in which Spark looks for tables with a relative path.
-        names: function of message ids to the messages' lasting names.
+        names: function of message ids to the lasting names of messages of the source.
         owner: what the log belongs to.
         outage_secs: time that an outage of the log or a table is waited for, in seconds.
         files: what moves staged files into tables, once a run has begun.
@@ -84,6 +85,8 @@ class OnceOutput:
     _begun: int = field(default=0, init=False)
     _tries: int = field(default=0, init=False)
     _targets: dict[str, Path] = field(default_factory=dict, init=False)
+    _decisions: dict[str, Decision] = field(default_factory=dict, init=False)
+    _reopened: dict[int, tuple[str, int]] = field(default_factory=dict, init=False)
 
     def begin(self) -> None:
         """Begin a run, or go on with it: from now on no other one can decide anything. Complete what others decided.
@@ -111,7 +114,7 @@ class OnceOutput:
 
     def not_done(self, message_ids: Int64Array) -> Int64Array:
         """Leave out the messages that earlier runs have done, and count them."""
-        names = self.names(message_ids)
+        names = self._names_of(message_ids)
         is_accepted, is_done = self.publish_log.is_accepted(names), self.publish_log.is_done(names)
         self.accepted_before, self.dead_before = int(is_accepted.sum()), int((is_done & ~is_accepted).sum())
         return message_ids[~is_done]
@@ -124,7 +127,7 @@ class OnceOutput:
         Raises:
             AckerError: as `EmissionRoots.complete`.
         """
-        is_done = self.publish_log.is_done(self.names(emission.message_ids))
+        is_done = self.publish_log.is_done(self._names_of(emission.message_ids))
         if not is_done.any():
             return emission
         self._publish()  # an earlier emission may have ended behind its record
@@ -179,7 +182,7 @@ class OnceOutput:
             FencedError: a newer run decides now. No letter was stored.
             AckerError: the server can't store them. Call it again.
         """
-        names = self.names(np.array([letter.message_id for letter in letters], np.int64))
+        names = self._names_of(np.array([letter.message_id for letter in letters], np.int64))
         partitions = tuple(names.partitions[index] for index in names.partition_of.tolist())
         dead = Dead(self.spout.run_id, partitions, tuple(names.numbers.tolist()), tuple(letters))
         self._wait_for(lambda: self.publish_log.bury(dead))
@@ -187,7 +190,41 @@ class OnceOutput:
 
     def accepted(self, message_ids: Int64Array) -> Int64Array:
         """Return which of these messages are accepted."""
-        return message_ids[self.publish_log.is_accepted(self.names(message_ids))]
+        return message_ids[self.publish_log.is_accepted(self._names_of(message_ids))]
+
+    def judge(self, letters: Sequence[DeadLetter]) -> tuple[set[str], set[str]]:
+        """Return the entry ids of letters that nobody needs any more, and those of letters that this log hasn't decided.
+
+        Raises:
+            FencedError: a newer run decides now.
+            AckerError: the server can't be read.
+        """
+        app, entry_ids = app_of(self.spout.acker), [letter.entry_id for letter in letters]
+        found = zip(
+            entry_ids, decided_letters.decisions(app.client, self.spout.acker.config.app, entry_ids), strict=True
+        )
+        log_id = self.publish_log.state.log_id
+        own = {entry_id: decision for entry_id, decision in found if decision is not None and decision.log == log_id}
+        self._decisions = own
+        outdated = self._wait_for(partial(self.publish_log.outdated, *_named(list(own.values()))))
+        return {*compress(own, outdated)}, {*entry_ids} - own.keys()
+
+    def reopen(self, letters: Sequence[DeadLetter]) -> set[int]:
+        """Decide that messages of letters that were judged run again. Return their ids.
+
+        Raises:
+            FencedError: a newer run decides now. None runs again.
+        """
+        decisions = [self._decisions[letter.entry_id] for letter in letters]
+        decide = partial(self.publish_log.reopen, self.spout.run_id, *_named(decisions))
+        runs_again = self._wait_for(decide)
+        under_way = set(self.spout.replaying)
+        # A new dictionary, because another thread may read the one before.
+        self._reopened = {message: name for message, name in self._reopened.items() if message in under_way} | {
+            letter.message_id: (decision.partition, decision.number)
+            for letter, decision in compress(zip(letters, decisions, strict=True), runs_again)
+        }
+        return {letter.message_id for letter in compress(letters, runs_again)}
 
     def store_letters(self) -> None:
         """Store the letters of messages that are dead, if nobody has.
@@ -232,6 +269,15 @@ class OnceOutput:
         except (AckerError, OSError) as exc:
             log.warning("could not note what is published log=%s error=%s", self.location, exc)
 
+    def _names_of(self, message_ids: Int64Array) -> MessageNames:
+        """Return the lasting names of messages: those of the source, and those that letters have brought back."""
+        reopened = self._reopened
+        is_back = np.isin(message_ids, list(reopened))
+        if not is_back.any():
+            return self.names(message_ids)
+        back = MessageNames.of_places([reopened[message] for message in message_ids[is_back].tolist()])
+        return self.names(message_ids[~is_back]).joined(back, is_back)
+
     @property
     def _stages(self) -> Path:
         return self.location / STAGE
@@ -244,7 +290,7 @@ class OnceOutput:
 
         What is staged stays until it is published: as long as it isn't known whether a record exists, it may have the files.
         """
-        names = self.names(emission.message_ids)
+        names = self._names_of(emission.message_ids)
         self._check_sinks(outputs.staging)
         while (accepts := is_good & ~self.publish_log.is_done(names)).any():
             staged = self._staged(emission, outputs.staging, emission.roots[~accepts])
@@ -363,6 +409,12 @@ class OnceOutput:
                 f"The publish log {self.location} or a table can't be reached: {exc}. So it isn't known which rows count, "
                 "and nothing more was acked. Repair the file system, and run again. The next run completes what was accepted."
             ) from None  # its cause would be taken for an outage, and waited for once more
+
+
+def _named(decisions: Sequence[Decision]) -> tuple[MessageNames, Int64Array]:
+    """Return the messages of some letters, and the numbers of the records that made them letters."""
+    names = MessageNames.of_places([(decision.partition, decision.number) for decision in decisions])
+    return names, np.array([decision.record for decision in decisions], np.int64)
 
 
 def _roots_of(failed: Sequence[Failure]) -> Int64Array:

@@ -106,7 +106,7 @@ class TrackedQuery:
             acker, uuid.uuid4().hex, options.spout_id, options.retry, options.max_spout_pending,
             payload=self._payloads if options.dead_letter_bytes else None, on_done=self._on_done, keep_letters=LETTERS,
             place=None if options.kafka_group is None else self._places,
-            replay=None if options.once is not None else self._load_replays, is_exact=self._is_exact,
+            replay=self._load_replays, is_exact=self._is_exact,
             on_letters=self._on_letters, goes_on=True,
         )  # fmt: skip
         self._group = (

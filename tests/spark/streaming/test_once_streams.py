@@ -13,12 +13,13 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, DataFrameWriter
 
-from acker_redis import Acker, BadConfigError, RetryPolicy
+from acker_redis import Acker, AckerError, BadConfigError, DeadLetter, RetryPolicy
 from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.spark import MessageIds, TrackedBatches, Tracker
 from acker_redis.spark.runs.once import Once
-from tests.spark.runs.test_once import compact, end_at, failing
+from acker_redis.spout.dead_letter_replay import DeadLetterReplay
+from tests.spark.runs.test_once import Killed, compact, end_at, failing
 from tests.spark.streaming.test_streams import QUICK, give, start, written
 from tests.support.spark.cases import CONFIG
 
@@ -165,6 +166,156 @@ def test_lost_checkpoint_doubles_nothing(spark: Any, acker: Acker, tmp_path: Pat
     run_through(spark, tmp_path, handler_of(acker, tmp_path))
     check_exact(tmp_path, set(range(60)) - BAD)
     assert sorted(letter.message_id for letter in acker.dead_letters.read()) == sorted(BAD)
+
+
+def failing_until_repaired(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+    repaired = (folder / "repaired").exists()
+    kept = tracker.fail_where(messages, "id = 7" if repaired else "id IN (7, 8, 9)", "bad")
+    tracker.write(kept, partial(append, folder / "out"))
+
+
+ONCE_TRIED: dict[str, Any] = {"retry": RetryPolicy(max_attempts=1, first_delay_secs=0), "dead_letter_bytes": 1000}
+
+
+def letters_of(acker: Acker) -> list[int]:
+    return sorted(letter.message_id for letter in acker.dead_letters.read())
+
+
+def log_in(folder: Path) -> PublishLog:
+    log = PublishLog(LocalLogFolder(folder))
+    log.read()
+    return log
+
+
+def make_letters(spark: Any, acker: Acker, folder: Path, run: Any) -> None:
+    """Let messages 7, 8 and 9 be dead letters, repair the cause for 8 and 9, and ask for replays."""
+    give(folder, range(20))
+    run_through(spark, folder, handler_of(acker, folder, run, **ONCE_TRIED))
+    assert letters_of(acker) == [7, 8, 9]
+    (folder / "repaired").touch()
+    assert acker.dead_letters.replay() == 3
+    give(folder, range(20, 30))
+
+
+def check_replayed(acker: Acker, folder: Path) -> None:
+    """Each message has its rows once, or a letter, and nothing is left to do."""
+    assert written(folder) == sorted({*range(30)} - {7})
+    assert (letters_of(acker), acker.dead_letters.replaying()) == ([7], 0)
+    state = log_in(folder / "log" / "clicks").state
+    assert (set(state.dead[""]), state.is_settled) == ({7}, True)
+
+
+def test_replayed_letters_are_written_once(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    run = partial(failing_until_repaired, tmp_path)
+    make_letters(spark, acker, tmp_path, run)
+    run_through(spark, tmp_path, handler_of(acker, tmp_path, run, **ONCE_TRIED))
+    check_replayed(acker, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "point",
+    ["loaded", "reopened", "staged", "accepted", "one file moved", "published", "dead", "stored", "done", "forgotten"],
+)
+def test_replay_that_ended_anywhere_goes_on(
+    spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    run = partial(failing_until_repaired, tmp_path)
+    make_letters(spark, acker, tmp_path, run)
+    with (
+        monkeypatch.context() as patch,
+        handler_of(acker, tmp_path, run, **ONCE_TRIED) as handler,
+        pytest.raises((AckerError, StreamingQueryException), match="Killed"),
+    ):
+        end_replay_at(point, patch)
+        start(spark, tmp_path, handler, availableNow=True).awaitTermination()
+        handler.drain(180)
+    run_through(spark, tmp_path, handler_of(acker, tmp_path, run, **ONCE_TRIED))
+    check_replayed(acker, tmp_path)
+
+
+def end_replay_at(point: str, patch: pytest.MonkeyPatch) -> None:
+    """Let a driver end at a point of a replay."""
+
+    def end(*args: Any, **options: Any) -> None:
+        raise Killed("Killed")
+
+    def end_behind(method: Any) -> Any:
+        def call(*args: Any, **options: Any) -> None:
+            method(*args, **options)
+            end()
+
+        return call
+
+    def claim(*args: Any) -> list[int]:
+        claimed = original(*args)
+        if not claimed:
+            return claimed
+        if point == "dead":
+            patch.setattr(PublishLog, "bury", end_behind(PublishLog.bury))
+        elif point == "stored":
+            patch.setattr(PublishLog, "stored", end)
+        elif point == "done":
+            patch.setattr(DeadLetterReplay, "done", end)
+        elif point == "forgotten":
+            patch.setattr(DeadLetterReplay, "done", end_behind(DeadLetterReplay.done))
+        else:
+            end_at(point, patch)
+        return claimed
+
+    original = DeadLetterReplay.claim
+    if point == "loaded":
+        patch.setattr(PublishLog, "reopen", end)
+    elif point == "reopened":
+        patch.setattr(PublishLog, "reopen", end_behind(PublishLog.reopen))
+    else:
+        patch.setattr(DeadLetterReplay, "claim", claim)
+
+
+def test_replayed_letter_has_the_place_of_its_message(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    """Its micro-batch is gone, so only the letter knows it."""
+    ids, once = MessageIds.offsets("place", "at"), Once(str(tmp_path / "log"))
+    options: dict[str, Any] = {"schema": "id bigint, place string, at bigint"}
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        failing_until_repaired(tmp_path, tracker, messages.drop("place", "at", "message_id"))
+
+    def handler() -> TrackedBatches:
+        return handler_of(acker, tmp_path, run, ids=ids, once=once, **ONCE_TRIED)
+
+    def give_places(numbers: range) -> None:
+        places = {"place": [f"p{one % 2}" for one in numbers], "at": [one // 2 for one in numbers]}
+        give(tmp_path, pa.table({"id": [*numbers], **places}))
+
+    give_places(range(20))
+    run_through(spark, tmp_path, handler(), **options)
+    (tmp_path / "repaired").touch()
+    assert acker.dead_letters.replay() == 3
+    give_places(range(20, 30))
+    run_through(spark, tmp_path, handler(), **options)
+    assert written(tmp_path) == sorted({*range(30)} - {7})
+    assert acker.dead_letters.replaying() == 0
+    assert len(acker.dead_letters.read()) == 1
+    state = log_in(tmp_path / "log").state
+    assert {name: set(dead) for name, dead in state.dead.items() if dead} == {"p1": {3}}
+    assert {name: ranges.tolist() for name, ranges in state.accepted.ranges().items()} == {
+        "p0": [[0, 14]],
+        "p1": [[0, 2], [4, 14]],
+    }
+
+
+def test_letter_that_the_log_has_not_decided_stays(
+    spark: Any, acker: Acker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is of a time without a log, or of another log, so the same name may be that of another message."""
+    run = partial(failing_until_repaired, tmp_path)
+    make_letters(spark, acker, tmp_path, run)
+    acker.dead_letters.add([DeadLetter(70, "run", 1, "failed", payload=b'{"id":70}', replay="payload")])
+    assert acker.dead_letters.replay() == 4
+    once = Once(str(tmp_path / "log"), "others", ids_never_repeat=True)
+    run_through(spark, tmp_path, handler_of(acker, tmp_path, run, once=once, **ONCE_TRIED))
+    assert "hasn't decided them; they stay count=4" in caplog.text
+    assert (letters_of(acker), acker.dead_letters.replaying()) == ([7, 8, 9, 70], 0)
+    assert not {7, 8, 9, 70} & {*written(tmp_path)}
 
 
 def test_ids_of_a_column_need_a_promise(spark: Any, acker: Acker, tmp_path: Path) -> None:
