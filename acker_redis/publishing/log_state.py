@@ -47,6 +47,7 @@ class LogState:
         to_store: numbers of records whose letters aren't known to be stored -> the records.
         is_finished: whether every message that the source had was done when its newest run ended.
         newest_accepted: number of the newest record that accepted messages; 0: none did.
+        newest_reopened: number of the newest record by which dead messages ran again; 0: none did.
         sinks: names of sinks and their targets, of the newest accepted messages; empty behind the end of the data.
     """
 
@@ -61,6 +62,7 @@ class LogState:
     to_store: dict[int, Dead] = field(default_factory=dict)
     is_finished: bool = False
     newest_accepted: int = 0
+    newest_reopened: int = 0
     sinks: dict[str, str] = field(default_factory=dict)
 
     def apply(self, number: int, record: Record) -> None:
@@ -82,6 +84,7 @@ class LogState:
                 self.to_store[number] = dead
             case Reopened(_, messages):
                 self._reopen(messages)
+                self.newest_reopened = number
             case Skipped(skipped, sink):
                 self._skip(skipped, sink)
             case Finished():
@@ -150,7 +153,7 @@ class LogState:
         yield {
             "format": FORMAT, "number": self.number, "owner": owner, "log_id": self.log_id, "run": self.run,
             "epoch": self.epoch, "is_finished": self.is_finished, "newest_accepted": self.newest_accepted,
-            "sinks": self.sinks,
+            "newest_reopened": self.newest_reopened, "sinks": self.sinks,
         }  # fmt: skip
         for partition, ranges in self.accepted.pieces():
             yield {"accepted": partition, "ranges": json_of_ranges(ranges)}
@@ -189,6 +192,7 @@ class LogState:
             header["epoch"],
             is_finished=header["is_finished"],
             newest_accepted=header["newest_accepted"],
+            newest_reopened=header["newest_reopened"],
             sinks=header["sinks"],
         )
         for text in lines[:-1]:

@@ -17,7 +17,8 @@ from acker_redis.store.dead_letters import fields_of, within_limit
 _PER_CALL, _CALL_BYTES = 100, 262_144
 """Letters that a call of a script writes at most, and bytes of payloads at which it ends."""
 
-_PER_PIPELINE = 16
+_PER_PIPELINE, _PAGE = 16, 64
+"""Letters that are read at once, each of which may have 1 MiB."""
 
 _DECISION = "decision"
 
@@ -73,6 +74,19 @@ def decisions(client: Client, app: str, entry_ids: Sequence[str]) -> Iterator[De
         part = entry_ids[start : start + _PER_PIPELINE]
         for rows in client.pipeline([("XRANGE", key, entry_id, entry_id) for entry_id in part]):
             yield _decision_in(as_dict(rows[0][1])) if rows else None
+
+
+def find(client: Client, app: str, log: str) -> Iterator[tuple[str, Decision]]:
+    """Yield the entry ids of a publish log's letters, and what decided them."""
+    key, after = keys.dead_letters(app), "-"
+    while True:
+        (rows,) = client.pipeline([("XRANGE", key, after, "+", "COUNT", _PAGE)])
+        for entry_id, pairs in rows:
+            after = f"({entry_id.decode()}"
+            if (decision := _decision_in(as_dict(pairs))) is not None and decision.log == log:
+                yield entry_id.decode(), decision
+        if len(rows) < _PAGE:
+            return
 
 
 def _decision_in(fields: Fields) -> Decision | None:

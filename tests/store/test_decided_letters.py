@@ -42,10 +42,13 @@ def test_payload_above_the_limit_is_dropped(url: str, connect: Any) -> None:
 def test_letter_has_its_record_which_other_readers_ignore(url: str, connect: Any, raw: Any) -> None:
     acker: Acker = connect()
     plain, *_ = acker.dead_letters.add(letters_of(1))
-    add(acker, 7, letters_of(20))
+    add(acker, 7, letters_of(130))
     letters = acker.dead_letters.read()
-    assert [letter._replace(entry_id="") for letter in letters] == letters_of(1) + letters_of(20)
+    assert [letter._replace(entry_id="") for letter in letters] == letters_of(1) + letters_of(130)
     damaged = raw.xadd(keys.dead_letters(acker.config.app), {"format": 2, "decision": "{}"}).decode()
     entry_ids = [plain, damaged, "1-1", *(letter.entry_id for letter in letters[1:])]
     found = decided_letters.decisions(app_of(acker).client, acker.config.app, entry_ids)
-    assert list(found) == [None, None, None, *(Decision("orders-1", 7, "a/0", number) for number in range(20))]
+    of_log = decided_letters.find(app_of(acker).client, acker.config.app, "orders-1")
+    assert [entry_id for entry_id, _ in of_log] == [letter.entry_id for letter in letters[1:]]
+    assert not list(decided_letters.find(app_of(acker).client, acker.config.app, "orders-2"))
+    assert list(found) == [None, None, None, *(Decision("orders-1", 7, "a/0", number) for number in range(130))]

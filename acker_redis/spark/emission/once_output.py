@@ -85,6 +85,7 @@ class OnceOutput:
     _begun: int = field(default=0, init=False)
     _tries: int = field(default=0, init=False)
     _targets: dict[str, Path] = field(default_factory=dict, init=False)
+    _old_letters: dict[tuple[str, int], list[str]] = field(default_factory=dict, init=False)
     _decisions: dict[str, Decision] = field(default_factory=dict, init=False)
     _reopened: dict[int, tuple[str, int]] = field(default_factory=dict, init=False)
 
@@ -118,6 +119,48 @@ class OnceOutput:
         is_accepted, is_done = self.publish_log.is_accepted(names), self.publish_log.is_done(names)
         self.accepted_before, self.dead_before = int(is_accepted.sum()), int((is_done & ~is_accepted).sum())
         return message_ids[~is_done]
+
+    def reopen_dead(self, message_ids: Int64Array) -> None:
+        """Decide that those of some messages that are dead run again.
+
+        Raises:
+            FencedError: a newer run decides now. None runs again.
+        """
+        names = self._names_of(message_ids)
+        by = self.publish_log.state.dead_by(names)
+        self._wait_for(partial(self.publish_log.reopen, self.spout.run_id, names, by))
+
+    def find_old_letters(self) -> None:
+        """Find the letters of messages that run again, and delete those that earlier runs should have deleted.
+
+        Raises:
+            AckerError: the server can't be reached.
+        """
+        state, app = self.publish_log.state, app_of(self.spout.acker)
+        if not state.newest_reopened:
+            return  # then no letter ever was an old one, and nothing is read
+        letters = list(decided_letters.find(app.client, self.spout.acker.config.app, state.log_id))
+        names, by = _named([decision for _, decision in letters])
+        is_old = state.dead_by(names) != by
+        is_open = is_old & ~self.publish_log.is_done(names)
+        self.spout.acker.dead_letters.delete(entry_id for entry_id, _ in compress(letters, is_old & ~is_open))
+        for entry_id, decision in compress(letters, is_open):
+            self._old_letters.setdefault((decision.partition, decision.number), []).append(entry_id)
+
+    def delete_old_letters(self, message_ids: Int64Array) -> None:
+        """Delete the letters of messages that ran again, and were acked or have a new letter.
+
+        Raises:
+            AckerError: the server can't. Call it again.
+        """
+        if not self._old_letters:
+            return
+        names = self._names_of(message_ids)
+        partitions = [names.partitions[index] for index in names.partition_of.tolist()]
+        done = self._old_letters.keys() & zip(partitions, names.numbers.tolist(), strict=True)
+        self.spout.acker.dead_letters.delete(entry_id for name in done for entry_id in self._old_letters[name])
+        for name in done:
+            del self._old_letters[name]
 
     def ack_done(self, emission: Emission) -> Emission:
         """Ack the messages of an emission that the log has done, and return it without them.

@@ -216,11 +216,15 @@ def run_dataframe(
     if output == "whole":
         _check_whole(ids, replay, settings)
     if once is not None:
+        if only_dead_letters is not None:
+            raise BadConfigError(
+                "only_dead_letters can't be combined with once=. By its log these messages are dead, so they would be acked "
+                "without running. Pass Once(..., reopen_dead=True), which runs all dead messages of the source again."
+            )
         once.check_ids(ids.id_column, is_stream=False)
         once.check(messages.sparkSession, {
             'output="whole"': output == "whole",
             "an offset_file": offsets is not None,
-            "only_dead_letters": only_dead_letters is not None,
         })  # fmt: skip
     checks.check_column_names(messages.columns, "run_tracked")
     check_corrupt_records(messages)
@@ -267,6 +271,10 @@ def run_dataframe(
             elif once is not None:
                 with _holding(app_of(acker).lease(lane=spout.lane, run_id=run_id)):
                     once_output, ids_of_all = _opened(once, spark, spout, source, read, ids, column)
+                    if once.reopen_dead:
+                        once_output.reopen_dead(ids_of_all)
+                    once_output.find_old_letters()
+                    completed.once_output = once_output
                     fresh = once_output.not_done(ids_of_all)
                     if len(fresh) < len(ids_of_all):
                         source.has_others()
@@ -394,6 +402,7 @@ class _CompletedMessages:
 
     Attributes:
         letters: letters that are deleted with their messages; None: all messages are run.
+        once_output: output that has letters of messages that run again; None: there is none.
     """
 
     def __init__(
@@ -406,6 +415,7 @@ class _CompletedMessages:
         self._spout, self._offsets, self._kept, self._on_done = spout, offsets, kept, on_done
         self._saved_at = time.monotonic()
         self.letters: SelectedLetters | None = None
+        self.once_output: OnceOutput | None = None
 
     def done(self, message_ids: Int64Array) -> None:
         if self._on_done is not None:
@@ -419,6 +429,8 @@ class _CompletedMessages:
             self._kept.remove(message_ids.tolist())
         if self.letters is not None:
             self.letters.done(message_ids)
+        if self.once_output is not None:
+            self.once_output.delete_old_letters(message_ids)
 
     def end(self) -> dict[str, int]:
         """Save for the last time. Return the completed offsets."""

@@ -33,11 +33,14 @@ class Once:
         data: name of the set of messages, such as a day. Each set has a log of its own. None: the log has all messages that
             will ever come, so that no two of them may have the same name.
         ids_never_repeat: whether you promise that no two messages ever have the same id, or the same partition and offset.
+        reopen_dead: whether messages that earlier runs made dead letters run again at this start, with all attempts, if the
+            source still has them. A letter is deleted once its message was acked or has a new letter. Only for runs.
     """
 
     location: str
     data: str | None = None
     ids_never_repeat: bool = False
+    reopen_dead: bool = False
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -59,6 +62,11 @@ class Once:
                 f"Once(ids_never_repeat={self.ids_never_repeat!r}) is no bool. An id that repeats loses rows. Set "
                 "it to True or False."
             )
+        if not isinstance(self.reopen_dead, bool):
+            raise BadConfigError(
+                f"Once(reopen_dead={self.reopen_dead!r}) is no bool. It decides whether dead messages run again. Set it to "
+                "True or False."
+            )
 
     def check_ids(self, id_column: str | None, *, is_stream: bool) -> None:
         """Check that the log can tell a message from all others.
@@ -68,8 +76,13 @@ class Once:
             is_stream: whether the messages are those of a stream, which never ends, so that `data` doesn't tell them apart.
 
         Raises:
-            BadConfigError: it can't.
+            BadConfigError: it can't, or a stream is to run dead messages again, which it doesn't have.
         """
+        if is_stream and self.reopen_dead:
+            raise BadConfigError(
+                "Once(reopen_dead=True) is for runs. A stream doesn't get the messages of its dead letters again. Ask for "
+                "their replay by acker.dead_letters.replay()."
+            )
         if self.ids_never_repeat:
             return
         if is_stream and id_column is not None:

@@ -9,10 +9,11 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import DataFrame, DataFrameWriter
@@ -25,12 +26,14 @@ from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Accepted, Owner
 from acker_redis.spark import Tracker, read_files
+from acker_redis.spark.emission.once_output import OnceOutput
 from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.protocol.columns import ROOTS, SHARE
 from acker_redis.spark.runs import dataframe
 from acker_redis.spark.runs.once import Once
 from acker_redis.spark.runtime import jobs
 from acker_redis.spark.sinks.staging import StagingSink
+from acker_redis.store.dead_letter import DeadLetterFilter
 from tests.support.spark.cases import Case, MakeCase, consume
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic("output once needs a classic session")]
@@ -356,6 +359,100 @@ def test_rows_that_could_not_be_published_are_before_their_messages_are_acked(
     assert not log_of(log).state.is_finished
     run.done(into_two(run, set()))
     check_exact(run, set(range(10)))
+
+
+def reopening(run: Case, log: Once, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the next runs of a case run dead messages again."""
+    inner = cast("partial[Any]", dataframe.run_dataframe)
+    monkeypatch.setattr(dataframe, "run_dataframe", partial(inner.func, once=replace(log, reopen_dead=True)))
+
+
+def letters_in(run: Case) -> list[int]:
+    return sorted(letter.message_id for letter in run.acker.dead_letters.read())
+
+
+def test_dead_messages_run_again_where_they_are_asked_to(
+    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, every = case(n=30), set(range(30))
+    log = once(run)
+    run.done(into_two(run, {7, 8, 9}))
+    run.done(into_two(run, set()))
+    assert letters_in(run) == [7, 8, 9]
+    reopening(run, log, monkeypatch)
+    part = run.spark.range(0, 9, 1, 2)
+    ended = run.done(into_two(run, {7}), part, ids="id")
+    assert ended.acked == {8}
+    assert letters_in(run) == [7, 9], "the source lacked 9, and 7 has a new letter"
+    assert {letter.run_id for letter in run.acker.dead_letters.read() if letter.message_id == 7} == {
+        ended.letters[7].run_id
+    }
+    check_exact(run, every - {7, 9})
+    run.done(into_two(run, set()))
+    check_exact(run, every)
+    assert (letters_in(run), log_of(log).state.dead[""]) == ([], {})
+
+
+ONE_ATTEMPT = RetryPolicy(max_attempts=1, first_delay_secs=0)
+POINTS = ["reopened", "staged", "accepted", "one file moved", "published", "dead", "stored", "done", "deleted"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_dead_messages_that_run_again_are_written_once_or_letters(
+    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    run = case(n=30)
+    log = once(run)
+    run.done(into_two(run, {7, 8, 9}))
+    with monkeypatch.context() as patch:
+        reopening(run, log, patch)
+        end_reopening_at(point, patch)
+        with pytest.raises((Killed, AckerError), match=r"Killed|^$"):
+            dataframe.run_tracked(run.messages, into_two(run, {7}), acker=run.acker, ids="id", retry=ONE_ATTEMPT)
+    while outcomes := run.acker.poll_batches():  # that it had no time to confirm
+        run.acker.confirm_batches(outcomes)
+    run.acker.outcomes.clear()
+    run.done(into_two(run, {7}))
+    check_exact(run, set(range(30)) - {7})
+    assert (letters_in(run), set(log_of(log).state.dead[""])) == ([7], {7})
+
+
+def end_reopening_at(point: str, patch: pytest.MonkeyPatch) -> None:
+    """Let a run end at a point behind which dead messages run again."""
+
+    def end(*args: Any, **options: Any) -> None:
+        raise Killed
+
+    def end_behind(owner: type, name: str) -> None:
+        method = getattr(owner, name)
+
+        def call(*args: Any, **options: Any) -> None:
+            method(*args, **options)
+            end()
+
+        patch.setattr(owner, name, call)
+
+    if point == "reopened":
+        end_behind(PublishLog, "reopen")
+    elif point == "dead":
+        end_behind(PublishLog, "bury")
+    elif point == "stored":
+        patch.setattr(PublishLog, "stored", end)
+    elif point == "done":
+        patch.setattr(OnceOutput, "delete_old_letters", end)
+    elif point == "deleted":
+        end_behind(OnceOutput, "delete_old_letters")
+    else:
+        end_at(point, patch)
+
+
+def test_run_over_dead_letters_alone_is_refused(case: MakeCase, once: Callable[[Case], Once]) -> None:
+    run = case(n=3)
+    log = once(run)
+    ended = run.run(into_two(run, set()), only_dead_letters=DeadLetterFilter(run_id="monday"))
+    assert isinstance(ended.error, BadConfigError)
+    assert "reopen_dead=True" in str(ended.error)
+    assert not folder_of(log).exists()
 
 
 def compact(table: str | Path) -> None:

@@ -326,6 +326,8 @@ def test_ids_of_a_column_need_a_promise(spark: Any, acker: Acker, tmp_path: Path
     assert not any(tmp_path.iterdir())
     give(tmp_path, range(10))
     once = Once(str(tmp_path / "log"), ids_never_repeat=True)
+    with pytest.raises(BadConfigError, match=r"for runs.*dead_letters\.replay"):
+        handler_of(acker, tmp_path, once=replace(once, reopen_dead=True))
     run_through(spark, tmp_path, handler_of(acker, tmp_path, once=once))
     check_exact(tmp_path, set(range(10)) - BAD)
 
