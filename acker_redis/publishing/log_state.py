@@ -47,6 +47,7 @@ class LogState:
         to_store: numbers of records whose letters aren't known to be stored -> the records.
         is_finished: whether every message that the source had was done when its newest run ended.
         newest_accepted: number of the newest record that accepted messages; 0: none did.
+        newest_stored: number of the newest record whose letters were stored; 0: none were.
         newest_reopened: number of the newest record by which dead messages ran again; 0: none did.
         sinks: names of sinks and their targets, of the newest accepted messages; empty behind the end of the data.
     """
@@ -62,6 +63,7 @@ class LogState:
     to_store: dict[int, Dead] = field(default_factory=dict)
     is_finished: bool = False
     newest_accepted: int = 0
+    newest_stored: int = 0
     newest_reopened: int = 0
     sinks: dict[str, str] = field(default_factory=dict)
 
@@ -103,7 +105,8 @@ class LogState:
     def done(self, number: int) -> None:
         """Note that the rows of a record are published, or its letters are stored."""
         self.to_publish.pop(number, None)
-        self.to_store.pop(number, None)
+        if self.to_store.pop(number, None) is not None:
+            self.newest_stored = max(self.newest_stored, number)
 
     @property
     def is_settled(self) -> bool:
@@ -153,7 +156,7 @@ class LogState:
         yield {
             "format": FORMAT, "number": self.number, "owner": owner, "log_id": self.log_id, "run": self.run,
             "epoch": self.epoch, "is_finished": self.is_finished, "newest_accepted": self.newest_accepted,
-            "newest_reopened": self.newest_reopened, "sinks": self.sinks,
+            "newest_stored": self.newest_stored, "newest_reopened": self.newest_reopened, "sinks": self.sinks,
         }  # fmt: skip
         for partition, ranges in self.accepted.pieces():
             yield {"accepted": partition, "ranges": json_of_ranges(ranges)}
@@ -192,6 +195,7 @@ class LogState:
             header["epoch"],
             is_finished=header["is_finished"],
             newest_accepted=header["newest_accepted"],
+            newest_stored=header["newest_stored"],
             newest_reopened=header["newest_reopened"],
             sinks=header["sinks"],
         )

@@ -140,6 +140,24 @@ class PublishLog:
             )
             return self._put(left), left
 
+    def buried(self, since: int) -> dict[int, Dead]:
+        """Read the records from a number on by which messages are dead, as far as no snapshot has replaced them.
+
+        Raises:
+            DamagedDataError: a record can't be read.
+            Exception: as `accept`.
+        """
+        with self._lock:
+            self._settle()
+            found: dict[int, Dead] = {}
+            for number in range(max(since, self._base + 1), self.state.number + 1):
+                if (data := self._folder.read(_record(number))) is None:
+                    continue  # a newer run has replaced it by a snapshot
+                decision = Record.from_bytes(data, _record(number)).decision
+                if isinstance(decision, Dead):
+                    found[number] = decision
+            return found
+
     def outdated(self, names: MessageNames, by: Int64Array) -> Mask:
         """Return which letters nobody needs any more.
 

@@ -39,7 +39,7 @@ class Decision(NamedTuple):
     number: int
 
 
-def add(client: Client, app: str, letters: Sequence[tuple[DeadLetter, Decision]]) -> None:
+def add(client: Client, app: str, letters: Sequence[tuple[DeadLetter | None, Decision]]) -> None:
     """Write the letters of a record of a publish log, unless they or those of a later record were written.
 
     Call it with the same letters until it returns. It stores none twice.
@@ -47,24 +47,43 @@ def add(client: Client, app: str, letters: Sequence[tuple[DeadLetter, Decision]]
     Args:
         client: client of the server.
         app: name of the app.
-        letters: letters of one record, in the same order at each call, and what decided them. The log's id is random, because
-            another log in the same place has letters of its own.
+        letters: letters of one record, in the same order at each call, and what decided them; None in place of a letter that
+            nobody needs any more. The log's id is random, because another log in the same place has letters of its own.
 
     Raises:
         ServerRefusesWritesError: the server refuses writes. Some letters may have been written.
     """
-    script = scripts.load("store_letters")
-    named = {"letter_logs": keys.letter_logs(app), "dead_letters": keys.dead_letters(app)}
     values: list[str | int | bytes] = []
     before, size, count = 0, 0, 0
-    kept = within_limit(client, app, [letter for letter, _ in letters])
-    for number, (letter, (_, decision)) in enumerate(zip(kept, letters, strict=True), 1):
-        fields = [*fields_of(letter), _DECISION, json.dumps(decision._asdict())]
+    kept = iter(within_limit(client, app, [letter for letter, _ in letters if letter is not None]))
+    for number, (needed, decision) in enumerate(letters, 1):
+        fields: list[str | int | bytes] = []
+        if needed is not None:
+            letter = next(kept)
+            fields = [*fields_of(letter), _DECISION, json.dumps(decision._asdict())]
+            size += len(letter.payload or b"")
         values += [len(fields), *fields]
-        size, count = size + len(letter.payload or b""), count + 1
+        count += 1
         if size >= _CALL_BYTES or count == _PER_CALL or number == len(letters):
-            client.run([script.call(named, decision.log, decision.record, before, *values)])
+            _store(client, app, decision.log, decision.record, before, values)
             before, size, count, values = number, 0, 0, []
+
+
+def note(client: Client, app: str, log: str, record: int) -> None:
+    """Note that the letters of a record of a publish log are stored, which has none any more."""
+    _store(client, app, log, record, 0, ())
+
+
+def newest(client: Client, app: str, log: str) -> int:
+    """Read the number of the newest record of a publish log whose letters were stored. 0: the server knows of none."""
+    (place,) = client.pipeline([("HGET", keys.letter_logs(app), log)])
+    record = (place or b"").partition(b":")[0]
+    return int(record) if record.isdigit() else 0
+
+
+def _store(client: Client, app: str, log: str, record: int, before: int, values: Sequence[str | int | bytes]) -> None:
+    named = {"letter_logs": keys.letter_logs(app), "dead_letters": keys.dead_letters(app)}
+    client.run([scripts.load("store_letters").call(named, log, record, before, *values)])
 
 
 def decisions(client: Client, app: str, entry_ids: Sequence[str]) -> Iterator[Decision | None]:

@@ -10,7 +10,7 @@ ARGV
   log       id of the publish log
   record    number of the record
   before    number of letters of the record that earlier calls had
-  letters*  per letter the number of the values that follow, and names and values of its fields; at most 100 letters
+  letters*  of each of at most 100 letters the number of values that follow, 0 if nobody needs it, and its fields' names and values
 Returns
   status      ADDED 0, STORED 1: they were added before
   entry_ids*  entry ids of the letters, if they were added
@@ -29,7 +29,7 @@ local reply, at, number, values = {ADDED}, 1, before, {unpack(ARGV, 4)}
 while values[at] do
   local last = at + tonumber(values[at])
   number = number + 1
-  if number > count then -- earlier calls may have been cut otherwise
+  if number > count and last > at then -- earlier calls may have been cut otherwise
     reply[#reply + 1] = redis.call('XADD', dead_letters, '*', unpack(values, at + 1, last))
   end
   at = last + 1

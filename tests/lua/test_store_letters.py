@@ -56,6 +56,15 @@ def test_calls_may_have_other_numbers_of_letters_when_they_are_repeated(client: 
     assert raw.hgetall(LOGS) == {b"orders": b"3:4"}
 
 
+def test_letter_that_nobody_needs_any_more_keeps_its_place(client: Client, raw: Any) -> None:
+    named = {"letter_logs": LOGS, "dead_letters": LETTERS}
+    for _ in range(2):
+        client.run([scripts.load("store_letters").call(named, "orders", 3, 0, 0, 2, "message_id", 8, 0)])
+    assert stored(raw) == [8]
+    assert store(client, 3, 2, 9, 10)[0] == ADDED, "9 was one of three"
+    assert stored(raw) == [8, 10]
+
+
 def test_logs_are_kept_apart(client: Client, raw: Any) -> None:
     store(client, 5, 0, 7)
     assert store(client, 3, 0, 7, log="clicks")[0] == ADDED

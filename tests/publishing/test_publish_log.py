@@ -81,6 +81,20 @@ def test_old_run_leaves_the_letter_of_a_newer_one(tmp_path: Path) -> None:
         older.reopen("older", MessageNames.one("", 3), np.array([number]))
 
 
+def test_records_of_dead_messages_are_read_until_a_snapshot_replaces_them(tmp_path: Path) -> None:
+    log = log_in(tmp_path, "run")
+    numbers = [(log.bury(dead(message)) or (0, None))[0] for message in (3, 4)]
+    assert {number: buried.numbers for number, buried in log.buried(0).items()} == {2: (3,), 3: (4,)}
+    assert [*log.buried(3)] == [3]
+    assert log.state.newest_stored == 0
+    for number in numbers:
+        log.stored(number)
+    log.reopen("run", MessageNames.one("", 3), np.array([2]))
+    log.compact(at_once=True)
+    again = log_in(tmp_path)
+    assert (again.state.newest_stored, again.state.newest_reopened, again.buried(0)) == (3, 4, {})
+
+
 def test_snapshot_replaces_records_once_nothing_is_left_to_do(tmp_path: Path) -> None:
     log = log_in(tmp_path, "run")
     for message in range(4):

@@ -32,6 +32,17 @@ def test_many_letters_take_several_calls_and_are_stored_once(url: str, connect: 
     assert [letter.message_id for letter in acker.dead_letters.read()] == [*range(250), *range(3)]
 
 
+def test_newest_record_is_known_unless_the_server_lost_it(url: str, connect: Any, raw: Any) -> None:
+    acker: Acker = connect()
+    client, app = app_of(acker).client, acker.config.app
+    assert decided_letters.newest(client, app, "orders-1") == 0
+    add(acker, 7, letters_of(3))
+    decided_letters.note(client, app, "orders-2", 9)
+    assert [decided_letters.newest(client, app, f"orders-{log}") for log in (1, 2)] == [7, 9]
+    raw.hset(keys.letter_logs(app), "orders-1", "damaged")
+    assert decided_letters.newest(client, app, "orders-1") == 0
+
+
 def test_payload_above_the_limit_is_dropped(url: str, connect: Any) -> None:
     acker: Acker = connect()
     acker.admin.set_limits(Limits(max_payload_bytes=5))

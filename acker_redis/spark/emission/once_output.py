@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -108,6 +108,7 @@ class OnceOutput:
         for target in self.publish_log.state.sinks.values():
             self._check_log(Path(target))
         self._publish()
+        self._restore_letters(with_open=self._begun == 1)
         self.store_letters()
         for stage in self._stages.glob("[0-9]*"):
             if int(stage.name) < self.publish_log.state.epoch:
@@ -275,14 +276,65 @@ class OnceOutput:
         Raises:
             AckerError: the server can't.
         """
-        state, app = self.publish_log.state, app_of(self.spout.acker)
-        for number, dead in sorted(state.to_store.items()):
-            decisions = [
-                Decision(state.log_id, number, *name) for name in zip(dead.partitions, dead.numbers, strict=True)
-            ]
-            letters = list(zip(dead.letters, decisions, strict=True))
-            decided_letters.add(app.client, self.spout.acker.config.app, letters)
+        to_store = self.publish_log.state.to_store
+        if to_store:
+            self._restore_letters()  # before a newer record tells the server that it has them
+        for number, dead in sorted(to_store.items()):
+            self._store(number, dead, dead.letters)
             self.publish_log.stored(number)
+
+    def _store(self, number: int, dead: Dead, letters: Sequence[DeadLetter | None]) -> None:
+        """Store the letters of a record, or those of them that are needed."""
+        log_id, app = self.publish_log.state.log_id, app_of(self.spout.acker)
+        decisions = [Decision(log_id, number, *name) for name in zip(dead.partitions, dead.numbers, strict=True)]
+        decided_letters.add(app.client, self.spout.acker.config.app, list(zip(letters, decisions, strict=True)))
+
+    def _restore_letters(self, *, with_open: bool = False) -> None:
+        """Store letters again that the server has lost, as far as the log has them. A snapshot of the log has none.
+
+        Args:
+            with_open: whether to store those of messages that run again, too: nothing else brings these back if none of them
+                is under way.
+
+        Raises:
+            AckerError: the server can't be reached.
+        """
+        state, app, name = self.publish_log.state, app_of(self.spout.acker), self.spout.acker.config.app
+        known = decided_letters.newest(app.client, name, state.log_id)
+        if known >= state.newest_stored:
+            return
+        records = {
+            number: dead
+            for number, dead in self._wait_for(partial(self.publish_log.buried, known)).items()
+            if number not in state.to_store
+        }
+        restored = 0
+        for number, is_needed in self._needed_letters(records, with_open=with_open):
+            letters = [
+                letter if needed else None for letter, needed in zip(records[number].letters, is_needed, strict=True)
+            ]
+            self._store(number, records[number], letters)
+            restored += int(is_needed.sum())
+        decided_letters.note(app.client, name, state.log_id, state.newest_stored)  # its own record may be gone
+        numbers = [by for dead in state.dead.values() for by in dead.values()]
+        lost = sum(known < by <= state.newest_stored and by not in records for by in numbers)
+        log.warning(
+            "the server has lost dead letters app=%s log=%s restored=%d not_in_the_log_any_more=%d", name, self.location,
+            restored, lost,
+        )  # fmt: skip
+
+    def _needed_letters(self, records: Mapping[int, Dead], *, with_open: bool) -> list[tuple[int, Mask]]:
+        """Return which letters of records stand for their messages, in the order of the records."""
+        found, later = list[tuple[int, Mask]](), set[tuple[str, int]]()
+        for number, dead in sorted(records.items(), reverse=True):
+            places = list(zip(dead.partitions, dead.numbers, strict=True))
+            names = MessageNames.of_places(places)
+            is_needed = self.publish_log.state.dead_by(names) == number
+            if with_open:
+                is_needed |= ~self.publish_log.is_done(names) & np.array([place not in later for place in places])
+            found.append((number, is_needed))
+            later.update(places)
+        return found[::-1]
 
     def finish(self) -> None:
         """Say that every message of the source is done, if it has one. A folder may be filled later."""

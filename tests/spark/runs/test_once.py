@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+import redis
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
 from acker_redis import AckerError, BadConfigError, PipelineError, RetryPolicy
+from acker_redis.model import keys
 from acker_redis.publishing.errors import FencedError, FilesNotMovedError, LogLostError
 from acker_redis.publishing.files import LocalFiles
 from acker_redis.publishing.log_folder import LocalLogFolder
@@ -444,6 +446,67 @@ def end_reopening_at(point: str, patch: pytest.MonkeyPatch) -> None:
         end_behind(OnceOutput, "delete_old_letters")
     else:
         end_at(point, patch)
+
+
+def lose_letters(run: Case) -> None:
+    """Let the server forget the letters, as if it had lost its memory."""
+    with redis.Redis.from_url(run.url) as raw:
+        raw.delete(keys.dead_letters(run.acker.config.app), keys.letter_logs(run.acker.config.app))
+
+
+def test_letters_that_the_server_lost_are_stored_again(
+    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = case(n=40)
+    log = once(run)
+    run.done(into_two(run, {7, 8}), run.spark.range(0, 20, 1, 2), ids="id", dead_letter_bytes=100)
+    before = run.acker.dead_letters.read()
+    lose_letters(run)
+    run.done(into_two(run, {27}), dead_letter_bytes=100)  # whose letter is newer
+    assert [letter._replace(entry_id="") for letter in run.acker.dead_letters.read()[:2]] == [
+        letter._replace(entry_id="") for letter in before
+    ]
+    assert letters_in(run) == [7, 8, 27]
+    with monkeypatch.context() as patch:
+        reopening(run, log, patch)
+        run.done(into_two(run, {8, 27}))
+    for _ in range(2):
+        lose_letters(run)
+        run.done(into_two(run, set()))
+        assert letters_in(run) == [8, 27], "7 is accepted"
+    run.acker.dead_letters.delete(letter.entry_id for letter in run.acker.dead_letters.read())
+    run.done(into_two(run, set()))
+    assert letters_in(run) == [], "that somebody deleted stay away"
+    check_exact(run, {*range(40)} - {8, 27})
+
+
+def test_letters_that_are_lost_during_a_run_are_stored_before_newer_ones(
+    case: MakeCase, once: Callable[[Case], Once]
+) -> None:
+    run = case(n=30)
+    once(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        if run.acker.dead_letters.count() == 1:
+            lose_letters(run)
+        into_two(run, {7, 17, 27})(tracker, messages)
+
+    run.done(pipeline, retry=ONE_ATTEMPT, max_spout_pending=10)
+    assert letters_in(run) == [7, 17, 27]
+
+
+def test_lost_letters_that_only_a_snapshot_knew_are_counted(
+    case: MakeCase, once: Callable[[Case], Once], caplog: pytest.LogCaptureFixture
+) -> None:
+    run = case(n=30)
+    log = once(run)
+    run.done(into_two(run, {7, 8}))
+    log_of(log).compact(at_once=True)
+    lose_letters(run)
+    for _ in range(2):
+        run.done(into_two(run, set()))
+    assert letters_in(run) == []
+    assert caplog.text.count("restored=0 not_in_the_log_any_more=2") == 1
 
 
 def test_run_over_dead_letters_alone_is_refused(case: MakeCase, once: Callable[[Case], Once]) -> None:

@@ -14,10 +14,12 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, DataFrameWriter
 
 from acker_redis import Acker, AckerError, BadConfigError, DeadLetter, RetryPolicy
+from acker_redis.model import keys
 from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.spark import MessageIds, TrackedBatches, Tracker
 from acker_redis.spark.runs.once import Once
+from acker_redis.spark.streaming.parking.snapshot_writer import SnapshotWriter
 from acker_redis.spout.dead_letter_replay import DeadLetterReplay
 from tests.spark.runs.test_once import Killed, compact, end_at, failing
 from tests.spark.streaming.test_streams import QUICK, give, start, written
@@ -231,6 +233,53 @@ def test_replay_that_ended_anywhere_goes_on(
         handler.drain(180)
     run_through(spark, tmp_path, handler_of(acker, tmp_path, run, **ONCE_TRIED))
     check_replayed(acker, tmp_path)
+
+
+def test_reopened_message_whose_letter_the_server_lost_gets_it_again(
+    spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: Any
+) -> None:
+    """Nothing else brings it back."""
+    run = partial(failing_until_repaired, tmp_path)
+    make_letters(spark, acker, tmp_path, run)
+    with (
+        monkeypatch.context() as patch,
+        handler_of(acker, tmp_path, run, **ONCE_TRIED) as handler,
+        pytest.raises((AckerError, StreamingQueryException), match="Killed"),
+    ):
+        end_replay_at("reopened", patch)
+        start(spark, tmp_path, handler, availableNow=True).awaitTermination()
+        handler.drain(180)
+    app = acker.config.app
+    raw.delete(keys.dead_letters(app), keys.letter_logs(app), keys.replays(app, 0))
+    run_through(spark, tmp_path, handler_of(acker, tmp_path, run, **ONCE_TRIED))
+    assert letters_of(acker) == [7, 8, 9]
+    assert acker.dead_letters.replay() == 3
+    give(tmp_path, range(30, 30))
+    run_through(spark, tmp_path, handler_of(acker, tmp_path, run, **ONCE_TRIED))
+    check_replayed(acker, tmp_path)
+
+
+def test_letters_stay_when_a_stream_ends_with_an_error(
+    spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repeated micro-batch gives no other letters, because the log has done its messages."""
+
+    def fail(*args: Any, **options: Any) -> None:
+        raise Killed("Killed")
+
+    give(tmp_path, range(10), range(10, 20))
+    run = partial(failing_until_repaired, tmp_path)
+    with (
+        monkeypatch.context() as patch,
+        handler_of(acker, tmp_path, run, **ONCE_TRIED) as handler,
+        pytest.raises(StreamingQueryException, match="Killed"),
+    ):
+        patch.setattr(SnapshotWriter, "try_to_save", fail)
+        start(spark, tmp_path, handler, availableNow=True).awaitTermination()
+    assert letters_of(acker) == [7, 8, 9]
+    run_through(spark, tmp_path, handler_of(acker, tmp_path, run, **ONCE_TRIED))
+    assert letters_of(acker) == [7, 8, 9]
+    assert written(tmp_path) == sorted({*range(20)} - {7, 8, 9})
 
 
 def end_replay_at(point: str, patch: pytest.MonkeyPatch) -> None:
