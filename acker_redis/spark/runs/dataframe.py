@@ -40,7 +40,7 @@ from acker_redis.spark.runs.options import (
     replay_from,
     run_settings,
 )
-from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of, result_of
+from acker_redis.spark.runs.run_result import OnceResult, OnProgress, RunResult, progress_of, result_of
 from acker_redis.spark.runtime.interrupts import quiet_interrupts
 from acker_redis.spark.runtime.jobs import reading_ids
 from acker_redis.spark.runtime.worker_errors import own_errors
@@ -333,6 +333,10 @@ def run_dataframe(
                     time.sleep(whole_output.delay_secs)
                 emit_nothing()
         result = result_of(spout, time.monotonic() - started, completed.end())
+        if once_output is not None:
+            return OnceResult(
+                **vars(result), accepted_before=once_output.accepted_before, dead_before=once_output.dead_before
+            )
         return result if completed.letters is None else replace(result, letters_left=completed.letters.left)
 
 

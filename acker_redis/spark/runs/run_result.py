@@ -56,6 +56,19 @@ class RunResult:
     letters_left: int = 0
 
 
+@dataclass(frozen=True)
+class OnceResult(RunResult):
+    """Result of a run that has written each message's rows once. Its counts have only the messages that it ran itself.
+
+    Attributes:
+        accepted_before: number of messages of the source whose rows earlier runs have written.
+        dead_before: number of messages of the source that earlier runs made dead letters, and that didn't run again.
+    """
+
+    accepted_before: int = 0
+    dead_before: int = 0
+
+
 OnProgress: TypeAlias = Callable[[Progress], object]
 """Function that is called with the progress several times a second."""
 

@@ -33,6 +33,7 @@ from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.protocol.columns import ROOTS, SHARE
 from acker_redis.spark.runs import dataframe
 from acker_redis.spark.runs.once import Once
+from acker_redis.spark.runs.run_result import OnceResult
 from acker_redis.spark.runtime import jobs
 from acker_redis.spark.sinks.staging import StagingSink
 from acker_redis.store.dead_letter import DeadLetterFilter
@@ -104,14 +105,19 @@ def test_rows_of_failed_messages_are_in_no_table(case: MakeCase, once: Callable[
     assert not any(Path(folder_of(log), "stage").rglob("*.parquet"))
 
 
-def test_finished_data_is_not_written_again(case: MakeCase, once: Callable[[Case], Once]) -> None:
+def test_finished_data_is_not_written_again_and_counted_apart(case: MakeCase, once: Callable[[Case], Once]) -> None:
     run = case(n=30)
     once(run)
     run.done(into_two(run, {7}))
-    ended = run.done(into_two(run, set()))
-    assert ended.result is not None
-    assert ended.result.counts.emitted == 0
-    check_exact(run, set(range(30)) - {7})
+    ended = run.done(into_two(run, set()), run.spark.range(0, 40, 1, 2), ids="id")
+    check_exact(run, set(range(40)) - {7})
+    result = ended.result
+    assert isinstance(result, OnceResult)
+    assert (result.accepted_before, result.dead_before, result.counts.acked, result.counts.emitted) == (29, 1, 10, 10)
+    again = run.done(into_two(run, set())).result
+    assert isinstance(again, OnceResult)
+    assert (again.accepted_before, again.dead_before, again.counts.acked, again.counts.emitted) == (29, 1, 0, 0)
+    check_exact(run, set(range(40)) - {7})
 
 
 def test_messages_that_came_later_are_processed(case: MakeCase, once: Callable[[Case], Once]) -> None:
@@ -385,6 +391,8 @@ def test_dead_messages_run_again_where_they_are_asked_to(
     part = run.spark.range(0, 9, 1, 2)
     ended = run.done(into_two(run, {7}), part, ids="id")
     assert ended.acked == {8}
+    assert isinstance(ended.result, OnceResult)
+    assert (ended.result.accepted_before, ended.result.dead_before) == (7, 0), "7 and 8 ran again"
     assert letters_in(run) == [7, 9], "the source lacked 9, and 7 has a new letter"
     assert {letter.run_id for letter in run.acker.dead_letters.read() if letter.message_id == 7} == {
         ended.letters[7].run_id
