@@ -15,6 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from acker_redis.errors import PipelineError, RowFailedError
 from acker_redis.spark.worker.arrow_function import FlatMapOutput
 from acker_redis.spark.worker.failures import NoRetry, OnError, Reason, UnexpectedError, UnreachableError, reason_of
+from acker_redis.spark.worker.python_values import rows_of
 
 Row: TypeAlias = Mapping[str, Any] | Sequence[Any]
 """An output row: a mapping by column name, or values in the order of the schema."""
@@ -98,7 +99,7 @@ class RowByRow:
         rows: list[Row] = []
         ends = [0]
         failed: dict[int, str | RowFailedError] = {}
-        for number, row in enumerate(batch.to_pylist()):
+        for number, row in enumerate(rows_of(batch)):
             try:
                 rows.extend(_check_rows(derive(row)))
             except Exception as exc:

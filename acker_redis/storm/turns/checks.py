@@ -162,5 +162,5 @@ def _schema(component: Component, stream: Stream, spark: SparkSession) -> Struct
     except PySparkException as exc:
         raise InvalidTopologyError(
             f"The types of stream {stream.name!r} of {component.name!r} aren't types of Spark: {fields_of(stream)}. Use names "
-            f"such as string, bigint or array<double>. Spark reported: {str(exc).partition(chr(10))[0]:.200}"
+            f"such as string, bigint or array<double>. Spark reported: {str(exc).strip().partition(chr(10))[0]:.200}"
         ) from exc

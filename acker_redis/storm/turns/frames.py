@@ -167,7 +167,8 @@ class FrameSource(ABC):
             id_of(column).alias("_acker_id"),
             F.col(_ROOT),
             F.expr(self._reason).alias(_REASON),
-            *(F.col(sql.quoted(name)) for name in self._columns),
+            # PySpark takes a dot in a name for a field. The workers read columns by their places.
+            *(F.col(sql.quoted(name)).alias(f"c{number}") for number, name in enumerate(self._columns)),
         )
         return TurnRows(self.task, rows, Read(len(of_turn), int(roots.sum(dtype=np.uint64))))
 

@@ -21,6 +21,7 @@ from acker_redis.spark.runtime.jobs import described
 from acker_redis.spark.runtime.jvm import java_errors
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.runtime.worker_errors import own_errors
+from acker_redis.spark.sinks.folders import qualified, resolved
 from acker_redis.storm.components.batch_spout import BatchSpout
 from acker_redis.storm.components.dataframe import DataFrameSpout
 from acker_redis.storm.definition import settings
@@ -63,7 +64,11 @@ class _Batch:
 
 
 class BatchSource(FrameSource):
-    """Micro-batches of a stream, one at a time. Its query starts with the first call of `next_id`."""
+    """Micro-batches of a stream, one at a time. Its query starts with the first call of `next_id`.
+
+    Attributes:
+        checkpoint: path of the query's checkpoint, as Spark understands it, and without links.
+    """
 
     def _check(self, spout: DataFrameSpout, *, is_tracking: bool) -> None:
         assert isinstance(spout, BatchSpout)  # noqa: S101  # the kind says so
@@ -83,6 +88,7 @@ class BatchSource(FrameSource):
                 "stream. Use MessageIds.offsets() without offset_file."
             )
         self._stream, self._checkpoint = spout.frame, spout.checkpoint_location
+        self.checkpoint = resolved(qualified(spout.frame.sparkSession, spout.checkpoint_location))
         self._trigger: dict[str, Any] | None = spout.trigger
         if self._trigger is not None:
             try:
@@ -100,6 +106,7 @@ class BatchSource(FrameSource):
         self._lock = threading.Lock()  # guards what follows, which the query's thread writes
         self._offered: _Batch | None = None
         self._is_closed = False
+        self._is_in_batch = False
         self._error: Exception | None = None
 
     @contextmanager
@@ -173,7 +180,7 @@ class BatchSource(FrameSource):
         failed = self._query.exception()
         if failed is not None:
             raise self._error or failed
-        if self._batch is not None or self._offered is not None:
+        if self._batch is not None or self._offered is not None or self._is_in_batch:
             self.was_stopped = True
             log.warning("query stopped during a batch, draining spout=%r query=%s", self.name, self._query.id)
 
@@ -220,9 +227,11 @@ class BatchSource(FrameSource):
             Exception: the ids can't be read.
         """
         frame.persist()  # it is read for its ids, and in each turn
+        self._is_in_batch = True
         try:
             batch = self._read(frame, number)
             if not len(batch.ids):
+                self._is_in_batch = False
                 return
             with self._lock:
                 if self._is_closed:
@@ -231,6 +240,7 @@ class BatchSource(FrameSource):
             batch.ended.wait()
             if batch.error is not None:
                 raise batch.error
+            self._is_in_batch = False
         finally:
             frame.unpersist()
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from acker_redis.errors import BadTupleError
 from acker_redis.spark.worker.process import keep_imports, partition_id
+from acker_redis.spark.worker.python_values import values_of
 from acker_redis.storm.core.collectors import Emission
 from acker_redis.storm.core.context import TopologyContext
 from acker_redis.storm.core.event_log import plain_events
@@ -73,7 +74,7 @@ class _RowRun:
 
     def emit(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Send the rows of a batch."""
-        ids, roots, reasons, *columns = (column.to_pylist() for column in batch.columns)
+        ids, roots, reasons, *columns = map(values_of, batch.columns)
         for message_id, root, reason, values in zip(ids, roots, reasons, zip(*columns, strict=True), strict=True):
             self._root = root & _MASK
             self._rows += 1

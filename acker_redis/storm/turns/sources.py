@@ -108,4 +108,21 @@ def frame_sources(graph: Graph, spark: SparkSession) -> dict[str, FrameSource]:
         if is_dataframe_spout(component.maker):
             kind = BatchSource if kind_of(component) == BatchSpout.__name__ else WholeFrame
             found[component.name] = kind(component, spark, is_tracking=is_tracking)
+    _check_checkpoints([source for source in found.values() if isinstance(source, BatchSource)])
     return found
+
+
+def _check_checkpoints(sources: list[BatchSource]) -> None:
+    """Check that no two queries have one checkpoint: Spark ends the first of them without an error.
+
+    Raises:
+        BadConfigError: two have.
+    """
+    spouts: dict[str, str] = {}
+    for source in sources:
+        other = spouts.setdefault(source.checkpoint, source.name)
+        if other != source.name:
+            raise BadConfigError(
+                f"The BatchSpouts {other!r} and {source.name!r} have the same checkpoint {source.checkpoint}. Spark would end "
+                "the query of one of them, and its rows would never be emitted. Give each spout a checkpoint of its own."
+            )

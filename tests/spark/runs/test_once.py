@@ -417,7 +417,7 @@ def test_dead_messages_that_run_again_are_written_once_or_letters(
     with monkeypatch.context() as patch:
         reopening(run, log, patch)
         end_reopening_at(point, patch)
-        with pytest.raises((Killed, AckerError), match=r"Killed|^$"):
+        with pytest.raises((Killed, AckerError), match=r"Killed|^(\n|$)"):
             dataframe.run_tracked(run.messages, into_two(run, {7}), acker=run.acker, ids="id", retry=ONE_ATTEMPT)
     while outcomes := run.acker.poll_batches():  # that it had no time to confirm
         run.acker.confirm_batches(outcomes)

@@ -129,6 +129,11 @@ class Split(Bolt):
             self.emit([word])
 
 
+class TakesMaps(Bolt):
+    def process(self, tup: Tuple) -> None:
+        assert tup.values[1] == {"a": tup.values[0]} and tup.values[2] == [{tup.values[0]: "b"}]
+
+
 class Lower(Bolt):
     outputs = ["word string"]
 

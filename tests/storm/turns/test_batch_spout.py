@@ -79,6 +79,18 @@ def source(spark: Any, tmp_path: Path) -> Source:
     return Source(spark, tmp_path)
 
 
+def test_two_spouts_with_one_checkpoint_are_refused(run: Any, spark: Any, tmp_path: Path) -> None:
+    """Spark ends the query of one of them without an error, so its rows would be in no tuple."""
+    builder, source = TopologyBuilder(), Source(spark, tmp_path)
+    source.add(1, 2)
+    (tmp_path / "link").symlink_to(tmp_path)
+    for name, checkpoint in (("a", tmp_path / "checkpoint"), ("b", tmp_path / "link" / "checkpoint")):
+        builder.set_spout(name, BatchSpout(source.stream(), f"{checkpoint}/", ids="v", trigger=NOW))
+    builder.set_bolt("bolt", Passing).shuffle_grouping("a").shuffle_grouping("b")
+    with pytest.raises(BadConfigError, match=r"'a' and 'b' have the same checkpoint .* a checkpoint of its own"):
+        run(builder.create_topology("two"))
+
+
 def test_rows_of_each_batch_are_acked_and_then_the_batch_is_committed(run: Any, source: Source) -> None:
     heard = Heard()
     source.add(*range(40))

@@ -42,6 +42,19 @@ def test_each_row_is_acked_by_its_id_and_its_values_never_reach_the_driver(run: 
     assert result.metrics["a"].executed == {"spout:default": 300} and result.metrics["b"].acked == {"a:default": 900}
 
 
+def test_maps_are_dicts_and_names_may_have_dots(run: Any, spark: Any, tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    builder = TopologyBuilder()
+    frame = spark.sql("SELECT id, map('a', id) AS m, array(map(id, 'b')) AS `x.y` FROM range(5)")
+    builder.set_spout("spout", DataFrameSpout(frame, ids="id"))
+    builder.set_bolt("bolt", parts.TakesMaps).shuffle_grouping("spout")
+    sinks = {"spout": lambda writer: writer.mode("append").parquet(out)}
+    result = run(builder.create_topology("maps"), sinks=sinks)
+    assert (result.acked, result.failed) == (5, 0)
+    rows = {row["id"]: (row["m"], row["x.y"]) for row in spark.read.parquet(out).collect()}
+    assert rows == {id: ({"a": id}, [{id: "b"}]) for id in range(5)}
+
+
 def test_a_failed_row_is_read_again_and_then_dead_lettered_with_its_row(run: Any, spark: Any, acker: Acker) -> None:
     heard = Heard()
     spout = Hears(lines(spark, ["a", "bad", "bad-for-ever", "c"]), heard, ids="id", dead_letter_bytes=1000)
