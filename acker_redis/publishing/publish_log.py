@@ -149,14 +149,11 @@ class PublishLog:
         """
         with self._lock:
             self._settle()
-            found: dict[int, Dead] = {}
-            for number in range(max(since, self._base + 1), self.state.number + 1):
-                if (data := self._folder.read(_record(number))) is None:
-                    continue  # a newer run has replaced it by a snapshot
-                decision = Record.from_bytes(data, _record(number)).decision
-                if isinstance(decision, Dead):
-                    found[number] = decision
-            return found
+            return {
+                number: record.decision
+                for number, record in self.records()
+                if number >= since and isinstance(record.decision, Dead)
+            }
 
     def outdated(self, names: MessageNames, by: Int64Array) -> Mask:
         """Return which letters nobody needs any more.

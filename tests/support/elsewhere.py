@@ -381,10 +381,3 @@ def further_cases(names: Iterable[str]) -> Iterator[str]:
         if function in there and not function.removeprefix("tests/").startswith(EVERY_CASE):
             yield name
         there.add(function)
-
-
-def unknown(names: Iterable[str]) -> set[str]:
-    """Return the beginnings with which none of these tests begins."""
-    there = list(names)
-    kept = (f"tests/{file}::test_{one}" for file, tests in STAY.items() for one in tests)
-    return {one for one in (*NAMES, *kept) if not any(name.startswith(one) for name in there)}
