@@ -112,6 +112,27 @@ class OutputNotWrittenError(AckerError):
     """
 
 
+class FencedError(AckerError):
+    """A newer run, or a person on call, writes to the publish log of this run, so it ends.
+
+    What this run decided before counts, and is published. It has acked nothing else.
+    """
+
+
+class LogLostError(AckerError):
+    """A table has rows that its publish log doesn't know, because the log was lost or set back.
+
+    Nothing was written: the same messages would get their rows twice. Restore the log, or use another one for other messages.
+    """
+
+
+class FilesNotMovedError(AckerError):
+    """Files with accepted rows can't be put into their table, for a reason that waiting doesn't change.
+
+    No message was acked that depends on them. `acker-redis once` shows and completes what waits.
+    """
+
+
 class IdempotencyKeyReusedError(AckerError):
     """An idempotency key was used before for a batch with other content.
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from acker_redis.cli import dead_letters, help_pages, inspect, observe, operate, output, rotator, server, topology
+from acker_redis.cli import dead_letters, help_pages, inspect, observe, once, operate, output, rotator, server, topology
 from acker_redis.cli.exit_status import DONE, EPILOG, OUTPUT, UNHEALTHY, exit_on_error
 from acker_redis.cli.options import DEFAULT_URL, OneApp, Url, UrlFile, confirmed, connected
 from acker_redis.errors import AppNotFoundError
@@ -32,6 +32,7 @@ app.command(name="apps")(inspect.list_apps)
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(observe.app)
 app.add_typer(operate.app)
+app.add_typer(once.app, name="once")
 app.add_typer(topology.app, name="topology")
 
 

@@ -11,6 +11,8 @@ from acker_redis.errors import (
     AckerError,
     BadConfigError,
     BadIdError,
+    FencedError,
+    FilesNotMovedError,
     InexactPipelineError,
     InvalidTopologyError,
     JobFailedError,
@@ -29,14 +31,14 @@ MEANINGS = {
     UNHEALTHY: "no such app or root, unhealthy (not rotated in time, data lost or damaged, an app is sick), or not done (not "
     "confirmed, something is left, a topology failed)",
     USAGE: "wrong usage: invalid option, URL, app name, root or topology",
-    SERVER: "server unusable: unreachable, or it refused the login or a permission",
+    SERVER: "server or file system unusable: unreachable, or it refused the login or a permission",
     OUTPUT: "output not written: the disk is full, or the reader closed it",
 }
 
 _WRONG = (BadConfigError, BadIdError, InvalidTopologyError, PipelineError)
 _FAILED = (
     *OF_THE_APP, JobFailedError, InexactPipelineError, UnprovenEmissionError, OperatorBrokenError, StateLostError,
-    TurnOverError,
+    TurnOverError, FencedError, FilesNotMovedError,
 )  # fmt: skip
 
 _EPILOG_WIDTH = 70

@@ -1,4 +1,4 @@
-"""The commands of `acker-redis once`: `show` (the default), `check`, `publish` and `skip`. They need no server."""
+"""The commands of `acker-redis once`: `show`, `check`, `publish`, `reopen` and `skip`. They need no server."""
 
 from typing import Annotated
 
@@ -93,6 +93,19 @@ def publish(
         upkeep = LogUpkeep(location)
         _confirm(yes, f"{len(upkeep.waiting())} publications wait in {upkeep.location}.", "Publish them?")
         output.line(f"{upkeep.publish(assume_moved=assume_moved)} records are published")
+
+
+@app.command()
+def reopen(location: _Log, yes: _Yes = False) -> None:
+    """Run the dead messages of a batch again, at the next run of its data. A run that still works is fenced, and ends.
+
+    Letters of a stream are replayed by `acker-redis dead-letters replay`.
+    """
+    with exit_on_error():
+        upkeep = LogUpkeep(location)
+        dead = sum(map(len, upkeep.log.state.dead.values()))
+        _confirm(yes, f"{dead} messages are dead in {upkeep.location}.", "Run them again at the next start?")
+        output.line(f"{upkeep.reopen()} messages run again at the next start")
 
 
 @app.command()

@@ -11,6 +11,7 @@ from pathlib import Path
 from acker_redis.errors import AckerError, BadConfigError
 from acker_redis.publishing.files import LocalFiles, local_folder
 from acker_redis.publishing.log_folder import LocalLogFolder
+from acker_redis.publishing.messages import MessageNames
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Accepted, Owner, Staged
 
@@ -149,9 +150,25 @@ class LogUpkeep:
         self._begin()
         _decided(self.location, lambda: self.log.skip(number, sink))
 
-    def _begin(self) -> None:
+    def reopen(self) -> int:
+        """Decide that all dead messages run again at the next start, and return their number.
+
+        Their letters stay until then. A stream doesn't get its messages again; ask it for replays instead.
+
+        Raises:
+            AckerError: the file system failed. Call it again.
+        """
+        dead = [(partition, number) for partition, by in sorted(self.log.state.dead.items()) for number in by]
+        if dead:
+            names, run = MessageNames.of_places(dead), self._begin()
+            by_records = self.log.state.dead_by(names)
+            _decided(self.location, lambda: self.log.reopen(run, names, by_records))
+        return len(dead)
+
+    def _begin(self) -> str:
         run, state = f"by-hand-{uuid.uuid4().hex}", self.log.state
         _decided(self.location, lambda: self.log.begin(run, self.owner, state.name))
+        return run
 
 
 def _decided(location: Path, call: Callable[[], object]) -> None:

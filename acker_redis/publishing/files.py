@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from acker_redis.errors import BadConfigError, PipelineError
+from acker_redis.errors import BadConfigError, FilesNotMovedError, PipelineError
 from acker_redis.publishing.disk import make_folder, sync_all
-from acker_redis.publishing.errors import FilesNotMovedError
 from acker_redis.publishing.records import Staged
 
 _NUMBER = re.compile(r"^acker-([0-9a-f]{12})-(\d{10})-")

@@ -12,9 +12,8 @@ from dataclasses import replace
 from itertools import compress
 from typing import TypeAlias
 
-from acker_redis.errors import BadConfigError
+from acker_redis.errors import BadConfigError, FencedError
 from acker_redis.model.arrays import Int64Array
-from acker_redis.publishing.errors import FencedError
 from acker_redis.publishing.log_folder import LogFolder
 from acker_redis.publishing.log_state import LogState
 from acker_redis.publishing.messages import Mask, MessageNames

@@ -19,6 +19,7 @@ those before it:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from acker_redis.errors import FencedError, LogLostError
 from acker_redis.spark.runtime.version import check_pyspark
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from acker_redis.spark.runs.dataframe import run_tracked
     from acker_redis.spark.runs.exported import run_exported
     from acker_redis.spark.runs.kafka import run_kafka
+    from acker_redis.spark.runs.once import Once
     from acker_redis.spark.runs.options import MessageIds, ReplayFrom
     from acker_redis.spark.runs.redis_stream import run_redis_stream
     from acker_redis.spark.runs.run_result import Progress, RunResult
@@ -43,9 +45,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Collector",
+    "FencedError",
     "FlatMapOutput",
     "JavaNotFoundError",
+    "LogLostError",
     "MessageIds",
+    "Once",
     "Pipeline",
     "PipelineCheck",
     "Progress",
@@ -71,6 +76,7 @@ _MODULES = {
     "FlatMapOutput": "worker.arrow_function",
     "JavaNotFoundError": "runtime.environment",
     "MessageIds": "runs.options",
+    "Once": "runs.once",
     "Pipeline": "emission.pipeline_run",
     "PipelineCheck": "runs.check_pipeline",
     "Progress": "runs.run_result",

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from acker_redis.cli.once import app
-from acker_redis.publishing.errors import FencedError
+from acker_redis.errors import FencedError
 from acker_redis.publishing.files import LocalFiles, files_below
 from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.messages import MessageNames
@@ -94,7 +94,7 @@ def test_file_that_is_nowhere_is_published_only_if_somebody_says_that_it_was_mov
     (staged, _) = log.state.to_publish[4].staged
     Path(staged.stage, "part-0").unlink()
     refused = run("publish", folder, "--yes")
-    assert refused.exit_code == 3
+    assert refused.exit_code == 1
     assert "Record 4 of the publish log, sink 'items'" in refused.stderr
     assert run("publish", folder, "--yes", "--assume-moved").exit_code == 0
     assert shown(folder)["not_published"] == []
@@ -112,6 +112,18 @@ def test_rows_of_one_sink_are_given_up_and_those_of_others_published(folder: Pat
     assert run("publish", folder, "--yes").exit_code == 0
     assert tables(folder) == {"items": 1, "orders": 2}
     assert len(list(folder.glob("stage/*/items/part-0"))) == 1, "it is kept"
+
+
+def test_dead_messages_run_again_at_the_next_start(folder: Path, log: PublishLog) -> None:
+    assert run("reopen", folder).exit_code == 1, "nobody confirms"
+    assert shown(folder)["dead"] == 1
+    for count in (1, 0):
+        done = run("reopen", folder, "--yes")
+        assert done.exit_code == 0
+        assert f"{count} messages run again" in done.stdout
+        assert shown(folder)["dead"] == 0
+    with pytest.raises(FencedError):
+        accept(log, folder, 4)
 
 
 @pytest.mark.usefixtures("log")

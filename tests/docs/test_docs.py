@@ -104,6 +104,7 @@ PAGES = {
     "guides/aggregates.md": ("", ""),
     "guides/applications.md": ("", ""),
     "guides/from-queues.md": (STREAMS, ""),
+    "guides/once.md": ("", ""),
     "guides/run-again.md": (AGAIN, "assert acker.dead_letters.count() == 0"),
     "guides/spark.md": ("", ""),
     "guides/streams.md": (STREAMS + PARKED[0], PARKED[1]),

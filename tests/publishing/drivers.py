@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from acker_redis.errors import FencedError, FilesNotMovedError
 from acker_redis.model.arrays import Int64Array
-from acker_redis.publishing.errors import FencedError, FilesNotMovedError
 from acker_redis.publishing.files import LocalFiles
 from acker_redis.publishing.messages import Mask, MessageNames
 from acker_redis.publishing.publish_log import PublishLog

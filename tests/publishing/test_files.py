@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from acker_redis.errors import BadConfigError, PipelineError
-from acker_redis.publishing.errors import FilesNotMovedError
+from acker_redis.errors import BadConfigError, FilesNotMovedError, PipelineError
 from acker_redis.publishing.files import LocalFiles, check_partitions, check_rename, files_below, local_folder
 from acker_redis.publishing.records import Staged
 

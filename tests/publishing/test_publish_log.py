@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acker_redis.errors import BadConfigError, DamagedDataError
-from acker_redis.publishing.errors import FencedError, FilesNotMovedError
+from acker_redis.errors import BadConfigError, DamagedDataError, FencedError, FilesNotMovedError
 from acker_redis.publishing.files import LocalFiles, short_name
 from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.messages import MessageNames

@@ -10,8 +10,8 @@ import pytest
 
 from acker_redis import Acker, BadBatchError, BadConfigError, DeadLetter, ServerOutOfMemoryError
 from acker_redis.acker import app_of
+from acker_redis.errors import FencedError
 from acker_redis.model.arrays import Int64Array
-from acker_redis.publishing.errors import FencedError
 from acker_redis.spout.dead_letter_replay import MOST_AT_ONCE
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout

@@ -13,10 +13,9 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from acker_redis.acker import app_of
-from acker_redis.errors import AckerError, BadConfigError
+from acker_redis.errors import AckerError, BadConfigError, LogLostError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.publishing.disk import make_folder, sync, sync_tree
-from acker_redis.publishing.errors import LogLostError
 from acker_redis.publishing.files import (
     LocalFiles,
     check_partitions,

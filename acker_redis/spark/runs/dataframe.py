@@ -28,7 +28,7 @@ from acker_redis.spark.emission.whole_output import WholeOutput
 from acker_redis.spark.proof.id_lineage import check_id_lineage
 from acker_redis.spark.runs.callbacks import with_retries
 from acker_redis.spark.runs.late_ids import may_learn_ids
-from acker_redis.spark.runs.once import Once
+from acker_redis.spark.runs.once import Once, check_once
 from acker_redis.spark.runs.options import (
     MessageIds,
     ReplayFrom,
@@ -40,7 +40,7 @@ from acker_redis.spark.runs.options import (
     replay_from,
     run_settings,
 )
-from acker_redis.spark.runs.run_result import OnceResult, OnProgress, RunResult, progress_of, result_of
+from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of, result_of
 from acker_redis.spark.runtime.interrupts import quiet_interrupts
 from acker_redis.spark.runtime.jobs import reading_ids
 from acker_redis.spark.runtime.worker_errors import own_errors
@@ -78,6 +78,7 @@ def run_tracked(
     stop_if_broken: bool = True,
     dead_letter_bytes: int = 0,
     only_dead_letters: DeadLetterFilter | None = None,
+    once: Once | None = None,
     max_spout_pending: int | None = None,
     emit_timeout_secs: float | None = None,
     run_id: str | None = None,
@@ -95,7 +96,7 @@ def run_tracked(
 
     Guarantee: when this returns, every message was either acked, so everything derived from it was written, or is in
     `RunResult.dead_letters` and in the app's dead-letter stream. Not guaranteed: that work is done only once. Sinks have to
-    be idempotent by message.
+    be idempotent by message, except with `once`.
 
     Args:
         messages: one row per message. It must return the same rows each time it is computed, as files do. Failed messages
@@ -134,8 +135,11 @@ def run_tracked(
             has a new letter, so running again after a crash is safe. Only letters of this `spout_id` that exist at the start
             count, and their ids must belong to the same messages as in the run that wrote them. Letters stay if `messages`
             lacks their message, if a spout was asked to replay them, if they are `unwritten`, or if their message is a record
-            of Kafka. `RunResult.letters_left` counts them. It can't be combined with output `whole` or an `offset_file`. None:
-            all messages are run.
+            of Kafka. `RunResult.letters_left` counts them. It can't be combined with `once`, output `whole` or an
+            `offset_file`. None: all messages are run.
+        once: log that decides which messages' rows are in the tables, so that these have the rows of one attempt of each;
+            see `Once`. Sinks are `write` of files, in append mode. None: a replay writes the rows of its messages again. It
+            can't be combined with output `whole` or an `offset_file`, nor with Spark Connect.
         max_spout_pending: limit on messages in flight. None: no limit.
         emit_timeout_secs: time after which the jobs of an emission are cancelled, in seconds. The emission is then retried
             in parts until a message whose work never ends is alone, as with a message that kills its worker. Must be
@@ -160,6 +164,10 @@ def run_tracked(
         InexactPipelineError: the messages can't be read again; the pipeline ran no sink or leaves rows without one; or rows
             were dropped or copied by other means than the tracker's operators. Nothing was acked.
         OperatorBrokenError: see `stop_if_broken`. Nothing was dead-lettered because of it.
+        FencedError: with `once`, a newer run or a person on call writes to the log.
+        LogLostError: with `once`, a table has rows that the log doesn't know. Nothing was written.
+        FilesNotMovedError: with `once`, files with accepted rows are gone, or stand where they shouldn't. Nothing more was
+            acked.
         OutputNotWrittenError: with output `whole`, each of `max_attempts + 2` emissions of all remaining messages had a
             failure, or every message or more than `max_dead_letters` are dead letters, so the output would be empty or lack
             most rows. Nothing was acked. The previous output is still there, unless a writer has broken it.
@@ -179,7 +187,7 @@ def run_tracked(
         return run_dataframe(
             messages, pipeline, settings, message_ids("run_tracked", ids), replay_from("run_tracked", replay), run_id, output,
             None if notify is None else lambda done, _: notify(done), progress, max_dead_letters, only_dead_letters,
-            learns_ids=True,
+            learns_ids=True, once=check_once("run_tracked", once),
         )  # fmt: skip
     except KeyboardInterrupt as exc:
         raise exc.with_traceback(None) from None  # its stack shows where this library waited
@@ -334,9 +342,7 @@ def run_dataframe(
                 emit_nothing()
         result = result_of(spout, time.monotonic() - started, completed.end())
         if once_output is not None:
-            return OnceResult(
-                **vars(result), accepted_before=once_output.accepted_before, dead_before=once_output.dead_before
-            )
+            return replace(result, accepted_before=once_output.accepted_before, dead_before=once_output.dead_before)
         return result if completed.letters is None else replace(result, letters_left=completed.letters.left)
 
 

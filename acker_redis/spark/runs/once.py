@@ -1,4 +1,4 @@
-"""Settings of output once."""
+"""Settings of output once: the log of a run or stream that has each message's rows in the tables once."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,18 +23,35 @@ _DEFAULT_FS = "fs.defaultFS"
 
 @dataclass(frozen=True)
 class Once:
-    """Let each message's rows be in the tables once: those of one attempt.
+    """Log that decides which messages' rows are in the tables, so that each table has the rows of one attempt of each.
 
-    The rows wait in a stage until a log has accepted their messages. Then they are moved into the tables.
+        once = Once("logs/orders", data="2026-11-27")
+        run_tracked(orders, pipeline, acker=acker, ids="order", once=once)
+
+    The rows of an emission wait in a stage folder. The driver leaves out those of failed messages, and puts one record into
+    the log, which accepts the others. Then it moves their files into the tables, and acks. A run that finds messages in the
+    log acks them without processing them. A run whose log has a newer writer ends with `FencedError`.
+
+    Guarantee: readers of a table see the rows of one attempt of each acked message, and no others: none of a failed attempt,
+    of a dead letter or of a run that was killed. This holds if Redis loses everything, too. Not guaranteed: one moment at
+    which all tables get their rows; that calls to the outside happen once; anything after the log was lost or set back, which
+    a start notices if the tables still have its newest files.
 
     Attributes:
-        location: folder of the log and the stage, on the file system of the tables, and in none of them. A relative path is in
-            the present folder of this process. Relative paths of tables are Spark's: in the folder in which its JVM began.
-        data: name of the set of messages, such as a day. Each set has a log of its own. None: the log has all messages that
-            will ever come, so that no two of them may have the same name.
+        location: folder of the log and the stage, on the file system of the tables, and in none of them. Executors write
+            there. A relative path is in the present folder of this process. Relative paths of tables are Spark's: in the
+            folder in which its JVM began.
+        data: name of the set of messages, such as a day. Each set has a log of its own, in the folder of this name. None: the
+            log has all messages that will ever come, so no two of them may have the same id, or partition and offset.
         ids_never_repeat: whether you promise that no two messages ever have the same id, or the same partition and offset.
         reopen_dead: whether messages that earlier runs made dead letters run again at this start, with all attempts, if the
             source still has them. A letter is deleted once its message was acked or has a new letter. Only for runs.
+
+    Raises:
+        BadConfigError: one is out of range or of the wrong type.
+
+    >>> Once("/logs/orders", data="2026-11-27").data
+    '2026-11-27'
     """
 
     location: str
@@ -141,6 +158,17 @@ class Once:
         output.begin()
         spout.state.letter_log = output
         return output
+
+
+def check_once(call: str, once: object) -> Once | None:
+    """Return the argument `once` of `call`, such as `run_tracked`.
+
+    Raises:
+        BadConfigError: it is neither a `Once` nor None.
+    """
+    if once is None or isinstance(once, Once):
+        return once
+    raise BadConfigError(f"{call}: once={once!r} is no Once. Pass Once(location, data=...), or omit it.")
 
 
 _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")

@@ -38,13 +38,17 @@ class RunResult:
 
     Attributes:
         run_id: id of the run.
-        counts: counters of its emissions and outcomes.
+        counts: counters of its emissions and outcomes. They have only messages that this run processed itself.
         dead_letters: message id -> dead letter, without its payload. For a Redis stream, the last 1,000. With
             `dead_letter_bytes`, `acker.dead_letters.find(DeadLetterFilter(run_id=result.run_id))` reads them with payloads.
         completed_offsets: partition -> first offset that is not known to be done. Empty without an `OffsetFile`.
         duration_secs: time from the call to its end, in seconds.
         skipped: number of records that `run_kafka` skipped, because no message waits for them upstream.
         letters_left: number of letters that match `only_dead_letters`, and stay. The log says why.
+        accepted_before: with `once`, number of messages of the source that earlier runs accepted. Their rows are in the
+            tables.
+        dead_before: with `once`, number of messages of the source that earlier runs made dead letters, and that didn't run
+            again.
     """
 
     run_id: str
@@ -54,17 +58,6 @@ class RunResult:
     duration_secs: float
     skipped: int = 0
     letters_left: int = 0
-
-
-@dataclass(frozen=True)
-class OnceResult(RunResult):
-    """Result of a run that has written each message's rows once. Its counts have only the messages that it ran itself.
-
-    Attributes:
-        accepted_before: number of messages of the source whose rows earlier runs have written.
-        dead_before: number of messages of the source that earlier runs made dead letters, and that didn't run again.
-    """
-
     accepted_before: int = 0
     dead_before: int = 0
 

@@ -287,7 +287,6 @@ class TrackedQuery:
         options = self._options
         if options.once is None:
             return
-        options.once.check(self._spark, {"kafka_group": options.kafka_group is not None})
         if options.ids.id_column is not None:
             columns, names = [options.ids.id_column], MessageNames.of_ids
         else:

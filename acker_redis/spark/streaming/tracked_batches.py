@@ -16,6 +16,7 @@ from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import AckerConfig, check_finite
 from acker_redis.spark.emission.pipeline_run import Pipeline
 from acker_redis.spark.runs.callbacks import with_retries
+from acker_redis.spark.runs.once import Once, check_once
 from acker_redis.spark.runs.options import MessageIds, StreamSettings, group_settings, message_ids, run_settings
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.streaming.parking.parking_location import ParkingLocation
@@ -43,8 +44,8 @@ class TrackedBatches:
     Guarantee: every message of a batch that Spark commits was acked, is a dead letter, or is parked, no matter when the
     driver dies. A start of the query with the same checkpoint and parking location resumes with the parked messages.
     Messages with the same id are processed one at a time, in arrival order. Not guaranteed: that work is done only once.
-    Sinks have to be idempotent by message. A micro-batch also writes messages of earlier ones, so don't overwrite by
-    `Tracker.batch_id`.
+    Sinks have to be idempotent by message, except with `once`. A micro-batch also writes messages of earlier ones, so don't
+    overwrite by `Tracker.batch_id`.
 
     With `kafka_group`, a stream of Spark's own source of Kafka commits its completed offsets to a consumer group, so that
     tools show the lag of work. Spark still resumes from its checkpoint.
@@ -74,6 +75,7 @@ class TrackedBatches:
         kafka_group: str | None = None,
         kafka: Mapping[str, object] | None = None,
         parked_columns: Mapping[str, str | None] | None = None,
+        once: Once | None = None,
     ) -> None:
         """Check the settings and the parking location before the query starts.
 
@@ -118,6 +120,9 @@ class TrackedBatches:
                 `{"a": "b", "b": "c"}`, but not swapped. Names that parked rows have already are unchanged, so a mapping may
                 stay in the program. Dead letters are read by these names, too, except in structs. A letter that would lose a
                 value isn't replayed. None: a missing column ends the query if it has values in parked rows.
+            once: log that decides which messages' rows are in the tables, so that these have the rows of one attempt of each;
+                see `Once`. Needs ids that never repeat. Sinks are `write` of files, in append mode. None: a replay writes the
+                rows of its messages again. It can't be combined with `kafka_group`, nor with Spark Connect.
 
         Raises:
             BadConfigError: a setting is out of range or of the wrong type; there is no SparkSession; the parking location
@@ -131,7 +136,7 @@ class TrackedBatches:
             "max_spout_pending": max_spout_pending, "max_parked": max_parked, "batch_wait_secs": batch_wait_secs,
             "emit_timeout_secs": emit_timeout_secs, "spout_id": spout_id, "executor_url": executor_url,
             "on_messages_done": on_messages_done, "kafka_group": kafka_group, "kafka": kafka,
-            "parked_columns": parked_columns,
+            "parked_columns": parked_columns, "once": once,
         }  # fmt: skip
         settings = run_settings(
             "TrackedBatches", pipeline, acker=acker, executor_url=executor_url, spout_id=spout_id, retry=retry,
@@ -166,7 +171,10 @@ class TrackedBatches:
             kafka_group=group_settings("TrackedBatches", kafka_group, kafka, checked_ids),
             parked_columns=_column_names(parked_columns, spark),
             on_messages_done=None if on_messages_done is None else with_retries(on_messages_done, "on_messages_done"),
+            once=check_once("TrackedBatches", once),
         )  # fmt: skip
+        if self._settings.once is not None:
+            self._settings.once.check(spark, {"kafka_group": kafka_group is not None})
         self._queries = spark_queries(spark, checkpoint_location)
         if is_connect(spark):
             self._url_for_copy()  # refuse an acker without one here, because PySpark replaces errors of pickling
@@ -193,6 +201,7 @@ class TrackedBatches:
             OperatorBrokenError: see `stop_if_broken`.
             AckerError: the server was unreachable for too long; the stream failed before this micro-batch; or, with
                 `kafka_group`, a topic was deleted and created again, or the brokers didn't answer for ten minutes.
+            FencedError, LogLostError, FilesNotMovedError: with `once`, as for `run_tracked`.
             Exception: the pipeline function raised it in the driver.
         """
         self._query_of_batch(batch.sparkSession, batch_id).process_batch(batch, batch_id)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import redis
@@ -21,19 +21,16 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
 from acker_redis import AckerError, BadConfigError, PipelineError, RetryPolicy
+from acker_redis.errors import FencedError, FilesNotMovedError, LogLostError
 from acker_redis.model import keys
-from acker_redis.publishing.errors import FencedError, FilesNotMovedError, LogLostError
 from acker_redis.publishing.files import LocalFiles
 from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Accepted, Owner
-from acker_redis.spark import Tracker, read_files
+from acker_redis.spark import Once, Tracker, read_files, run_tracked
 from acker_redis.spark.emission.once_output import OnceOutput
 from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.protocol.columns import ROOTS, SHARE
-from acker_redis.spark.runs import dataframe
-from acker_redis.spark.runs.once import Once
-from acker_redis.spark.runs.run_result import OnceResult
 from acker_redis.spark.runtime import jobs
 from acker_redis.spark.sinks.staging import StagingSink
 from acker_redis.store.dead_letter import DeadLetterFilter
@@ -46,17 +43,10 @@ class Killed(Exception):
     """The driver ended here."""
 
 
-@pytest.fixture
-def once(monkeypatch: pytest.MonkeyPatch) -> Callable[[Case], Once]:
-    """A function that lets the runs of a case write once, by a log of the case."""
-    original = dataframe.run_dataframe
-
-    def of(run: Case) -> Once:
-        log = Once(str(run.folder / "log"), "monday")
-        monkeypatch.setattr(dataframe, "run_dataframe", partial(original, once=log))
-        return log
-
-    return of
+def once(run: Case) -> Once:
+    """Let the runs of a case write once, by a log of the case."""
+    run.once = Once(str(run.folder / "log"), "monday")
+    return run.once
 
 
 def folder_of(once: Once) -> Path:
@@ -93,7 +83,7 @@ def check_exact(run: Case, messages: set[int]) -> None:
     assert Counter(run.written("id", name="orders")) == Counter((message,) for message in messages)
 
 
-def test_rows_of_failed_messages_are_in_no_table(case: MakeCase, once: Callable[[Case], Once]) -> None:
+def test_rows_of_failed_messages_are_in_no_table(case: MakeCase) -> None:
     run, bad = case(n=100), {7, 50}
     log = once(run)
     ended = run.done(into_two(run, bad))
@@ -105,22 +95,20 @@ def test_rows_of_failed_messages_are_in_no_table(case: MakeCase, once: Callable[
     assert not any(Path(folder_of(log), "stage").rglob("*.parquet"))
 
 
-def test_finished_data_is_not_written_again_and_counted_apart(case: MakeCase, once: Callable[[Case], Once]) -> None:
+def test_finished_data_is_not_written_again_and_counted_apart(case: MakeCase) -> None:
     run = case(n=30)
     once(run)
     run.done(into_two(run, {7}))
     ended = run.done(into_two(run, set()), run.spark.range(0, 40, 1, 2), ids="id")
     check_exact(run, set(range(40)) - {7})
     result = ended.result
-    assert isinstance(result, OnceResult)
     assert (result.accepted_before, result.dead_before, result.counts.acked, result.counts.emitted) == (29, 1, 10, 10)
     again = run.done(into_two(run, set())).result
-    assert isinstance(again, OnceResult)
     assert (again.accepted_before, again.dead_before, again.counts.acked, again.counts.emitted) == (29, 1, 0, 0)
     check_exact(run, set(range(40)) - {7})
 
 
-def test_messages_that_came_later_are_processed(case: MakeCase, once: Callable[[Case], Once]) -> None:
+def test_messages_that_came_later_are_processed(case: MakeCase) -> None:
     run = case(n=30)
     once(run)
     run.done(into_two(run, set()))
@@ -130,9 +118,7 @@ def test_messages_that_came_later_are_processed(case: MakeCase, once: Callable[[
 
 
 @pytest.mark.parametrize("point", ["staged", "accepted", "one file moved", "published"])
-def test_run_that_ended_anywhere_is_completed(
-    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
+def test_run_that_ended_anywhere_is_completed(case: MakeCase, monkeypatch: pytest.MonkeyPatch, point: str) -> None:
     run = case(n=30)
     log = once(run)
     with monkeypatch.context() as patch:
@@ -173,9 +159,7 @@ def end_at(point: str, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(LocalFiles, "_rename", move_one)
 
 
-def test_rows_are_on_the_disk_before_their_record(
-    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_on_the_disk_before_their_record(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
     run, synced, missing = case(n=30), set[Path](), list[Path]()
     log, accept, sync = once(run), PublishLog.accept, os.fsync
 
@@ -204,7 +188,7 @@ def test_rows_are_on_the_disk_before_their_record(
 
 
 def test_messages_whose_roots_timed_out_after_acceptance_are_not_written_again(
-    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, lost = case(n=30), list[int]()
     once(run)
@@ -223,7 +207,7 @@ def test_messages_whose_roots_timed_out_after_acceptance_are_not_written_again(
 
 
 def test_accepted_message_without_an_attempt_left_is_no_dead_letter(
-    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = case(n=30)
     log = once(run)
@@ -244,7 +228,7 @@ def test_accepted_message_without_an_attempt_left_is_no_dead_letter(
     check_exact(run, set(range(30)))
 
 
-def test_run_that_a_newer_one_has_fenced_acks_nothing(case: MakeCase, once: Callable[[Case], Once]) -> None:
+def test_run_that_a_newer_one_has_fenced_acks_nothing(case: MakeCase) -> None:
     run = case(n=30)
     log = once(run)
 
@@ -267,9 +251,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return is_late
 
 
-def test_timeout_of_the_jobs_hides_no_fence(
-    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timeout_of_the_jobs_hides_no_fence(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
     run, is_late = case(n=30), late(monkeypatch)
     log = once(run)
 
@@ -287,7 +269,7 @@ def test_timeout_of_the_jobs_hides_no_fence(
     ("error", "kind"), [(RuntimeError("broken"), AckerError), (FilesNotMovedError("gone"), FilesNotMovedError)]
 )
 def test_error_behind_the_record_names_it_and_blames_no_message(
-    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type
 ) -> None:
     run = case(n=10)
     once(run)
@@ -312,7 +294,7 @@ def test_error_behind_the_record_names_it_and_blames_no_message(
     check_exact(run, set(range(10)))
 
 
-def test_log_that_was_lost_is_noticed(case: MakeCase, once: Callable[[Case], Once]) -> None:
+def test_log_that_was_lost_is_noticed(case: MakeCase) -> None:
     run = case(n=30)
     log = once(run)
     run.done(into_two(run, set()))
@@ -322,7 +304,7 @@ def test_log_that_was_lost_is_noticed(case: MakeCase, once: Callable[[Case], Onc
     check_exact(run, set(range(30)))
 
 
-def test_letters_of_a_log_that_was_made_anew_are_stored(case: MakeCase, once: Callable[[Case], Once]) -> None:
+def test_letters_of_a_log_that_was_made_anew_are_stored(case: MakeCase) -> None:
     """The log and its tables were removed, to begin again from nothing."""
     run = case(n=30)
     log = once(run)
@@ -334,7 +316,7 @@ def test_letters_of_a_log_that_was_made_anew_are_stored(case: MakeCase, once: Ca
             shutil.rmtree(folder)
 
 
-def test_log_that_was_set_back_is_noticed_at_every_start(case: MakeCase, once: Callable[[Case], Once]) -> None:
+def test_log_that_was_set_back_is_noticed_at_every_start(case: MakeCase) -> None:
     run = case(n=30)
     log = once(run)
     run.done(into_two(run, set()))
@@ -350,7 +332,7 @@ def test_log_that_was_set_back_is_noticed_at_every_start(case: MakeCase, once: C
 
 
 def test_rows_that_could_not_be_published_are_before_their_messages_are_acked(
-    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk of the tables is full behind the record, for longer than the run waits."""
     run = case(n=10)
@@ -369,29 +351,20 @@ def test_rows_that_could_not_be_published_are_before_their_messages_are_acked(
     check_exact(run, set(range(10)))
 
 
-def reopening(run: Case, log: Once, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the next runs of a case run dead messages again."""
-    inner = cast("partial[Any]", dataframe.run_dataframe)
-    monkeypatch.setattr(dataframe, "run_dataframe", partial(inner.func, once=replace(log, reopen_dead=True)))
-
-
 def letters_in(run: Case) -> list[int]:
     return sorted(letter.message_id for letter in run.acker.dead_letters.read())
 
 
-def test_dead_messages_run_again_where_they_are_asked_to(
-    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dead_messages_run_again_where_they_are_asked_to(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
     run, every = case(n=30), set(range(30))
     log = once(run)
     run.done(into_two(run, {7, 8, 9}))
     run.done(into_two(run, set()))
     assert letters_in(run) == [7, 8, 9]
-    reopening(run, log, monkeypatch)
+    run.once = replace(log, reopen_dead=True)
     part = run.spark.range(0, 9, 1, 2)
     ended = run.done(into_two(run, {7}), part, ids="id")
     assert ended.acked == {8}
-    assert isinstance(ended.result, OnceResult)
     assert (ended.result.accepted_before, ended.result.dead_before) == (7, 0), "7 and 8 ran again"
     assert letters_in(run) == [7, 9], "the source lacked 9, and 7 has a new letter"
     assert {letter.run_id for letter in run.acker.dead_letters.read() if letter.message_id == 7} == {
@@ -409,16 +382,18 @@ POINTS = ["reopened", "staged", "accepted", "one file moved", "published", "dead
 
 @pytest.mark.parametrize("point", POINTS)
 def test_dead_messages_that_run_again_are_written_once_or_letters(
-    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch, point: str
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     run = case(n=30)
     log = once(run)
     run.done(into_two(run, {7, 8, 9}))
     with monkeypatch.context() as patch:
-        reopening(run, log, patch)
         end_reopening_at(point, patch)
         with pytest.raises((Killed, AckerError), match=r"Killed|^(\n|$)"):
-            dataframe.run_tracked(run.messages, into_two(run, {7}), acker=run.acker, ids="id", retry=ONE_ATTEMPT)
+            run_tracked(
+                run.messages, into_two(run, {7}), acker=run.acker, ids="id", retry=ONE_ATTEMPT,
+                once=replace(log, reopen_dead=True),
+            )  # fmt: skip
     while outcomes := run.acker.poll_batches():  # that it had no time to confirm
         run.acker.confirm_batches(outcomes)
     run.acker.outcomes.clear()
@@ -462,9 +437,7 @@ def lose_letters(run: Case) -> None:
         raw.delete(keys.dead_letters(run.acker.config.app), keys.letter_logs(run.acker.config.app))
 
 
-def test_letters_that_the_server_lost_are_stored_again(
-    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_letters_that_the_server_lost_are_stored_again(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
     run = case(n=40)
     log = once(run)
     run.done(into_two(run, {7, 8}), run.spark.range(0, 20, 1, 2), ids="id", dead_letter_bytes=100)
@@ -475,9 +448,7 @@ def test_letters_that_the_server_lost_are_stored_again(
         letter._replace(entry_id="") for letter in before
     ]
     assert letters_in(run) == [7, 8, 27]
-    with monkeypatch.context() as patch:
-        reopening(run, log, patch)
-        run.done(into_two(run, {8, 27}))
+    run.done(into_two(run, {8, 27}), once=replace(log, reopen_dead=True))
     for _ in range(2):
         lose_letters(run)
         run.done(into_two(run, set()))
@@ -488,9 +459,7 @@ def test_letters_that_the_server_lost_are_stored_again(
     check_exact(run, {*range(40)} - {8, 27})
 
 
-def test_letters_that_are_lost_during_a_run_are_stored_before_newer_ones(
-    case: MakeCase, once: Callable[[Case], Once]
-) -> None:
+def test_letters_that_are_lost_during_a_run_are_stored_before_newer_ones(case: MakeCase) -> None:
     run = case(n=30)
     once(run)
 
@@ -503,9 +472,7 @@ def test_letters_that_are_lost_during_a_run_are_stored_before_newer_ones(
     assert letters_in(run) == [7, 17, 27]
 
 
-def test_lost_letters_that_only_a_snapshot_knew_are_counted(
-    case: MakeCase, once: Callable[[Case], Once], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_lost_letters_that_only_a_snapshot_knew_are_counted(case: MakeCase, caplog: pytest.LogCaptureFixture) -> None:
     run = case(n=30)
     log = once(run)
     run.done(into_two(run, {7, 8}))
@@ -517,7 +484,7 @@ def test_lost_letters_that_only_a_snapshot_knew_are_counted(
     assert caplog.text.count("restored=0 not_in_the_log_any_more=2") == 1
 
 
-def test_run_over_dead_letters_alone_is_refused(case: MakeCase, once: Callable[[Case], Once]) -> None:
+def test_run_over_dead_letters_alone_is_refused(case: MakeCase) -> None:
     run = case(n=3)
     log = once(run)
     ended = run.run(into_two(run, set()), only_dead_letters=DeadLetterFilter(run_id="monday"))
@@ -532,9 +499,7 @@ def compact(table: str | Path) -> None:
         file.rename(file.with_name(f"compacted-{uuid.uuid4().hex}.parquet"))
 
 
-def test_table_may_be_compacted_behind_a_run_that_ended_with_an_error(
-    case: MakeCase, once: Callable[[Case], Once]
-) -> None:
+def test_table_may_be_compacted_behind_a_run_that_ended_with_an_error(case: MakeCase) -> None:
     run = case(n=30)
     once(run)
 
@@ -550,7 +515,7 @@ def test_table_may_be_compacted_behind_a_run_that_ended_with_an_error(
     check_exact(run, set(range(30)))
 
 
-def test_messages_of_files_are_named_by_file_and_row(case: MakeCase, once: Callable[[Case], Once]) -> None:
+def test_messages_of_files_are_named_by_file_and_row(case: MakeCase) -> None:
     run = case(n=0)
     log = once(run)
     folder = run.folder / "in"
@@ -562,24 +527,21 @@ def test_messages_of_files_are_named_by_file_and_row(case: MakeCase, once: Calla
         (folder / name).mkdir(parents=True)
         (folder / name / "lines").write_text("".join(f"{name}{number}\n" for number in range(count)))
         lines = read_files(run.spark, str(folder), "text")
-        result = dataframe.run_tracked(lines, pipeline, acker=run.acker)
+        result = run_tracked(lines, pipeline, acker=run.acker, once=log)
         assert result.counts.acked == count
     assert sorted(run.written("value")) == [(text,) for text in ("a0", "a1", "a2", "b0", "b1")]
     accepted = {Path(name).parent.name: ranges.tolist() for name, ranges in log_of(log).state.accepted.ranges().items()}
     assert accepted == {"a": [[0, 2]], "b": [[0, 1]]}
 
 
-def test_run_needs_a_name_of_its_messages_or_a_promise(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_needs_a_name_of_its_messages_or_a_promise(case: MakeCase) -> None:
     run = case(n=10)
     folder = str(run.folder / "log")
-    original = dataframe.run_dataframe
-    monkeypatch.setattr(dataframe, "run_dataframe", partial(original, once=Once(folder)))
-    ended = run.run(into_two(run, set()))
+    ended = run.run(into_two(run, set()), once=Once(folder))
     assert isinstance(ended.error, BadConfigError)
     assert "Set data=" in str(ended.error)
     assert not Path(folder).exists()
-    monkeypatch.setattr(dataframe, "run_dataframe", partial(original, once=Once(folder, ids_never_repeat=True)))
-    run.done(into_two(run, set()))
+    run.done(into_two(run, set()), once=Once(folder, ids_never_repeat=True))
     check_exact(run, set(range(10)))
 
 
@@ -589,7 +551,7 @@ def test_name_of_data_that_is_no_folder_is_refused(data: Any) -> None:
         Once("/logs", data)
 
 
-def test_other_sinks_are_refused_until_the_data_is_done(case: MakeCase, once: Callable[[Case], Once]) -> None:
+def test_other_sinks_are_refused_until_the_data_is_done(case: MakeCase) -> None:
     run = case(n=30)
     log = once(run)
 
@@ -613,7 +575,7 @@ def test_other_sinks_are_refused_until_the_data_is_done(case: MakeCase, once: Ca
 
 
 @pytest.mark.parametrize("is_named", [True, False])
-def test_sinks_in_threads_need_names(case: MakeCase, once: Callable[[Case], Once], *, is_named: bool) -> None:
+def test_sinks_in_threads_need_names(case: MakeCase, *, is_named: bool) -> None:
     """Without names, the order of their calls would name them, which differs from emission to emission."""
     run = case(n=30)
     log = once(run)
@@ -635,7 +597,7 @@ def test_sinks_in_threads_need_names(case: MakeCase, once: Callable[[Case], Once
         assert (ended.acked, log_of(log).state.number) == (set(), 1)
 
 
-def test_log_of_another_spout_is_refused(case: MakeCase, once: Callable[[Case], Once]) -> None:
+def test_log_of_another_spout_is_refused(case: MakeCase) -> None:
     run = case(n=3, lanes=2)
     once(run)
     run.done(into_two(run, set()))
@@ -644,9 +606,7 @@ def test_log_of_another_spout_is_refused(case: MakeCase, once: Callable[[Case], 
 
 @pytest.mark.parametrize("kind", ["parquet", "orc", "json", "csv", "text"])
 @pytest.mark.parametrize("failed", [0, 3, 1500])
-def test_files_of_each_format_are_partitioned_and_compressed(
-    case: MakeCase, once: Callable[[Case], Once], kind: str, failed: int
-) -> None:
+def test_files_of_each_format_are_partitioned_and_compressed(case: MakeCase, kind: str, failed: int) -> None:
     run = case(n=2000)
     once(run)
 
@@ -673,7 +633,7 @@ def test_files_of_each_format_are_partitioned_and_compressed(
     assert all(name.startswith("acker-") for _, _, names in os.walk(run.out) for name in names)
 
 
-def test_text_without_rows_makes_a_folder_that_can_be_read(case: MakeCase, once: Callable[[Case], Once]) -> None:
+def test_text_without_rows_makes_a_folder_that_can_be_read(case: MakeCase) -> None:
     run = case(n=20)
     once(run)
 
@@ -722,7 +682,7 @@ REFUSED: dict[str, Callable[[Case, Tracker, DataFrame], object]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_what_cant_be_staged_is_refused(case: MakeCase, once: Callable[[Case], Once], what: str) -> None:
+def test_what_cant_be_staged_is_refused(case: MakeCase, what: str) -> None:
     run = case(n=3)
     log = once(run)
     ended = run.run(lambda tracker, rows: REFUSED[what](run, tracker, rows))
@@ -733,7 +693,7 @@ def test_what_cant_be_staged_is_refused(case: MakeCase, once: Callable[[Case], O
 
 
 def test_table_into_which_nothing_can_be_renamed_is_refused_before_a_record(
-    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Log and table are two mounts of one device."""
     run = case(n=3)
@@ -749,9 +709,7 @@ def test_table_into_which_nothing_can_be_renamed_is_refused_before_a_record(
     assert (ended.acked, log_of(log).state.number) == (set(), 1)
 
 
-def test_relative_path_of_a_table_is_where_spark_has_it(
-    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_path_of_a_table_is_where_spark_has_it(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
     run = case(n=20)
     folder = run.spark.sparkContext._jvm.java.lang.System.getProperty("user.dir")  # noqa: SLF001
     path, elsewhere = os.path.relpath(run.out, folder), run.folder / "a" / "b" / "c"
@@ -771,7 +729,7 @@ def test_relative_path_of_a_log_is_where_the_program_had_it(tmp_path: Path, monk
 
 @pytest.mark.parametrize("failed", [1, 1500])
 @pytest.mark.parametrize("ansi", ["true", "false"])
-def test_rows_of_no_message_are_refused(case: MakeCase, once: Callable[[Case], Once], failed: int, ansi: str) -> None:
+def test_rows_of_no_message_are_refused(case: MakeCase, failed: int, ansi: str) -> None:
     run = case(n=2000)
     once(run)
 
@@ -791,7 +749,7 @@ def test_rows_of_no_message_are_refused(case: MakeCase, once: Callable[[Case], O
     assert (ended.acked, ended.emissions) == (set(), 1)
 
 
-def test_table_that_is_partitioned_otherwise_is_refused(case: MakeCase, once: Callable[[Case], Once]) -> None:
+def test_table_that_is_partitioned_otherwise_is_refused(case: MakeCase) -> None:
     run = case(n=30)
     once(run)
     run.messages.write.parquet(run.out)
@@ -807,7 +765,7 @@ def test_table_that_is_partitioned_otherwise_is_refused(case: MakeCase, once: Ca
 
 
 def test_file_with_rows_that_were_written_twice_is_not_accepted(
-    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, doubled = case(n=30), list[Path]()
     once(run)
@@ -829,7 +787,7 @@ def test_file_with_rows_that_were_written_twice_is_not_accepted(
     check_exact(run, set(range(30)))
 
 
-def test_random_pipeline_is_exact_in_each_sink(case: MakeCase, once: Callable[[Case], Once]) -> None:
+def test_random_pipeline_is_exact_in_each_sink(case: MakeCase) -> None:
     run = case(n=40)
     once(run)
 
@@ -858,9 +816,7 @@ def random_children(one: Any) -> Iterator[Any]:
         yield {"id": one["id"], "attempt": attempt, "count": count}
 
 
-def test_full_disk_of_the_log_is_waited_for(
-    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_of_the_log_is_waited_for(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
     run, asked = case(n=10), list[str]()
     once(run)
     create = LocalLogFolder.create
@@ -877,9 +833,7 @@ def test_full_disk_of_the_log_is_waited_for(
     assert len(asked) > 3
 
 
-def test_log_that_stays_away_ends_the_run_and_nothing_is_acked(
-    case: MakeCase, once: Callable[[Case], Once], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_log_that_stays_away_ends_the_run_and_nothing_is_acked(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
     run, asked = case(n=10), list[str]()
     once(run)
     create = LocalLogFolder.create

@@ -17,8 +17,7 @@ from acker_redis import Acker, AckerError, BadConfigError, DeadLetter, RetryPoli
 from acker_redis.model import keys
 from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
-from acker_redis.spark import MessageIds, TrackedBatches, Tracker
-from acker_redis.spark.runs.once import Once
+from acker_redis.spark import MessageIds, Once, TrackedBatches, Tracker
 from acker_redis.spark.streaming.parking.snapshot_writer import SnapshotWriter
 from acker_redis.spout.dead_letter_replay import DeadLetterReplay
 from tests.spark.runs.test_once import Killed, compact, end_at, failing
@@ -50,10 +49,8 @@ def handler_of(
     acker: Acker, folder: Path, run: Any = None, *, once: Once | None = None, **options: Any
 ) -> TrackedBatches:
     given = {"ids": "id", "retry": QUICK, "parking_location": str(folder / "parked"), "batch_wait_secs": 600}
-    handler = TrackedBatches(run or partial(pipeline, folder), acker=acker, **{**given, **options})
     once = once or Once(str(folder / "log"), "clicks", ids_never_repeat=True)
-    handler._settings = replace(handler._settings, once=once)  # noqa: SLF001
-    return handler
+    return TrackedBatches(run or partial(pipeline, folder), acker=acker, once=once, **{**given, **options})
 
 
 def run_through(spark: Any, folder: Path, handler: TrackedBatches, **options: Any) -> None:

@@ -24,11 +24,8 @@ from acker_redis.publishing import publish_log
 from acker_redis.publishing.files import LocalFiles
 from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
-from acker_redis.spark import MessageIds, ReplayFrom, Tracker
+from acker_redis.spark import Once, Tracker, run_tracked
 from acker_redis.spark.emission.roots import EmissionRoots
-from acker_redis.spark.runs import dataframe
-from acker_redis.spark.runs.once import Once
-from acker_redis.spark.runs.options import run_settings
 from acker_redis.spark.sinks.staging import StagingSink
 from acker_redis.store import decided_letters
 from tests.support.spark.cluster import session
@@ -113,14 +110,9 @@ def main(url: str, folder: Path, point: str, times: int) -> None:
             owner, name, before = POINTS[point]
             patched.enter_context(patch.object(owner, name, dying(getattr(owner, name), times, before=before)))
         work = partial(pipeline, folder)
-        settings = run_settings(
-            "run_tracked", work, acker=acker, executor_url=None, spout_id=0,
-            retry=RetryPolicy(max_attempts=4, first_delay_secs=0), stop_if_broken=True, emit_timeout_secs=None,
-            max_spout_pending=20, dead_letter_bytes=0,
-        )  # fmt: skip
-        dataframe.run_dataframe(
-            spark.range(0, MESSAGES, 1, 2), work, settings, MessageIds.column("id"), ReplayFrom.source(), None, "by_message",
-            None, None, once=Once(str(folder / "log"), DATA),
+        run_tracked(
+            spark.range(0, MESSAGES, 1, 2), work, acker=acker, ids="id", max_spout_pending=20,
+            retry=RetryPolicy(max_attempts=4, first_delay_secs=0), once=Once(str(folder / "log"), DATA),
         )  # fmt: skip
     spark.stop()
     print(0)  # noqa: T201

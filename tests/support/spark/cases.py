@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from acker_redis import Acker, AckerConfig, InexactPipelineError, RowFailedError, UnprovenEmissionError
 from acker_redis.ledger.outcomes.decoding import OutcomeBatch
 from acker_redis.model.roots import root_ids
-from acker_redis.spark import Pipeline, RunResult, Tracker, run_tracked
+from acker_redis.spark import Once, Pipeline, RunResult, Tracker, run_tracked
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.store.dead_letter import DeadLetter
@@ -95,7 +95,10 @@ class Case:
     Attributes:
         messages: one column, `id`.
         folder: of this case.
+        once: log that decides what its runs write; None: sinks write themselves.
     """
+
+    once: Once | None = None
 
     def __init__(self, spark: Any, url: str, folder: Path, n: int = 200, partitions: int = 2, **config: Any) -> None:
         self.spark, self.url, self.folder, self.n = spark, url, folder, n
@@ -123,7 +126,8 @@ class Case:
         def note_done(ids: npt.NDArray[np.int64]) -> None:
             ended.notified += ids.tolist()
 
-        given: dict[str, Any] = {"ids": "id", "retry": RetryPolicy(max_attempts=2, first_delay_secs=0), **options}
+        retry = RetryPolicy(max_attempts=2, first_delay_secs=0)
+        given: dict[str, Any] = {"ids": "id", "retry": retry, "once": self.once, **options}
         column = given["ids"] if isinstance(given["ids"], str) else "id"
         is_own = messages is None and column == "id"
         ids = set(range(self.n)) if is_own else {row[0] for row in frame.select(column).collect()} - {None}
