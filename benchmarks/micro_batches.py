@@ -52,7 +52,7 @@ def run(bench: Bench) -> Iterator[Row]:
                             secs = timed(spark, folder / "in", out, _plain(out))
                         else:
                             with TrackedBatches(
-                                _pipeline(out), acker=acker, ids="id", parking_location=f"{out}-parked"
+                                pipeline(out), acker=acker, ids="id", parking_location=f"{out}-parked"
                             ) as handler:
                                 secs = timed(spark, folder / "in", out, handler)
                     times[side] += secs[warm:]
@@ -76,7 +76,9 @@ def _plain(out: Path) -> Handler:
     return handle
 
 
-def _pipeline(out: Path) -> Callable[[Tracker, DataFrame], None]:
+def pipeline(out: Path) -> Callable[[Tracker, DataFrame], None]:
+    """Return a pipeline that writes nine in ten messages."""
+
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         kept = tracker.filter(messages, "id % 10 <> 3")
         tracker.write(kept, lambda writer: writer.mode("append").parquet(str(out)))

@@ -61,11 +61,14 @@ def _plain(messages: DataFrame, folder: Path) -> None:
     _shuffled(messages.where(_WANTED)).write.parquet(str(folder))
 
 
+def kept(tracker: Tracker, messages: DataFrame) -> DataFrame:
+    """Return the rows that the pipeline in SQL writes."""
+    return _shuffled(tracker.filter(messages, _WANTED))
+
+
 def _tracked(folder: Path) -> Pipeline:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        tracker.write(
-            _shuffled(tracker.filter(messages, _WANTED)), lambda writer: writer.mode("append").parquet(str(folder))
-        )
+        tracker.write(kept(tracker, messages), lambda writer: writer.mode("append").parquet(str(folder)))
 
     return pipeline
 
@@ -131,11 +134,11 @@ def _measured(bench: Bench, spark: SparkSession, kind: str, *, sql: float, pytho
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         files, topic = f"{name}/json", f"{name}/topic"
         write_json(spark, count, files)
-        values = spark.read.schema(_JSON).json(files)
+        values = read_json(spark, files)
         values.select(F.col("id").alias("offset"), F.to_json(F.struct("*")).alias("value")).write.parquet(topic)
 
         def rows() -> DataFrame:
-            return spark.read.schema(_JSON).json(files)
+            return read_json(spark, files)
 
         def topic_rows() -> DataFrame:
             return spark.read.parquet(topic)
@@ -158,6 +161,11 @@ def _measured(bench: Bench, spark: SparkSession, kind: str, *, sql: float, pytho
                 jobs.Job(f"{label}, from files, {in_python}", rows, _plain_rows, _tracked_rows, "id", python),
             ],
         )
+
+
+def read_json(spark: SparkSession, folder: str) -> DataFrame:
+    """Read what `write_json` wrote."""
+    return spark.read.schema(_JSON).json(folder)
 
 
 def write_json(spark: SparkSession, count: int, folder: str) -> None:

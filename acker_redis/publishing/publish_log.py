@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import compress
+from pathlib import Path
 from typing import TypeAlias
 
 from acker_redis.errors import BadConfigError, FencedError
@@ -270,6 +271,13 @@ class PublishLog:
                 for staged in accepted.staged:
                     publish(number, staged)
                 self._done(number)
+
+    def may_need(self, stage: Path) -> bool:
+        """Return True if a record has rows in this folder that may still have to be published."""
+        with self._lock:
+            under_way = None if self._under_way is None else self._under_way.decision
+            accepted = [*self.state.to_publish.values(), *([under_way] if isinstance(under_way, Accepted) else [])]
+            return any(Path(staged.stage).is_relative_to(stage) for one in accepted for staged in one.staged)
 
     def stored(self, number: int) -> None:
         """Note that the letters of a record are stored."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import compress
+from itertools import compress, count
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -82,7 +82,7 @@ class OnceOutput:
     accepted_before: int = field(default=0, init=False)
     dead_before: int = field(default=0, init=False)
     _begun: int = field(default=0, init=False)
-    _tries: int = field(default=0, init=False)
+    _numbers: Iterator[int] = field(default_factory=count, init=False)
     _targets: dict[str, Path] = field(default_factory=dict, init=False)
     _old_letters: dict[tuple[str, int], list[str]] = field(default_factory=dict, init=False)
     _decisions: dict[str, Decision] = field(default_factory=dict, init=False)
@@ -213,8 +213,21 @@ class OnceOutput:
             self._accept(emission, is_good, outputs, note_decides)
             self._publish()
         roots.complete(failed)
-        shutil.rmtree(self._folder_of(emission), ignore_errors=True)
         self._wait_for(self.publish_log.compact)
+
+    def outputs_of(self, emission: Emission) -> Outputs:
+        """Return the sinks of an emission, which write into stages."""
+        return Outputs("once", new_stage=partial(self._new_stage, emission))
+
+    def _new_stage(self, emission: Emission, sink: str, target: str) -> Path:
+        """Check the folder of a table, and return a stage for it."""
+        self._target_of(sink, target)
+        return self._new_folder(emission)
+
+    def drop_stages(self, emission: Emission) -> None:
+        """Remove the stages of an emission that has ended. A stage stays that a record may have."""
+        if not self.publish_log.may_need(folder := self._folder_of(emission)):
+            shutil.rmtree(folder, ignore_errors=True)
 
     def bury(self, letters: Sequence[DeadLetter]) -> None:
         """Decide that messages are dead, and store their letters.
@@ -379,6 +392,11 @@ class OnceOutput:
     def _folder_of(self, emission: Emission) -> Path:
         return self._stages / str(self.publish_log.state.epoch) / str(emission.number)
 
+    def _new_folder(self, emission: Emission) -> Path:
+        """Return a folder for a stage, which doesn't exist yet. Its parent does."""
+        make_folder(parent := self._folder_of(emission))
+        return parent / str(next(self._numbers))
+
     def _accept(self, emission: Emission, is_good: Mask, outputs: Outputs, note_decides: NoteDecides) -> None:
         """Stage the rows of messages, and decide that they belong into the tables. Then the log has done all of them.
 
@@ -387,27 +405,19 @@ class OnceOutput:
         names = self._names_of(emission.message_ids)
         self._check_sinks(outputs.staging)
         while (accepts := is_good & ~self.publish_log.is_done(names)).any():
-            staged = self._staged(emission, outputs.staging, emission.roots[~accepts])
+            left_out = emission.roots[~accepts]
+            staged = tuple(self._staged(emission, sink, left_out) for sink in outputs.staging)
             self.spout.marks.exempt(emission.roots[accepts])
             accepted = Accepted(self.spout.run_id, emission.number, names.only(accepts).ranges(), staged)
             note_decides(begins=True)
             if self._wait_for(partial(self.publish_log.accept, accepted)) is None:
                 note_decides(begins=False)
 
-    def _staged(self, emission: Emission, sinks: Sequence[Staging], left_out: Int64Array) -> tuple[Staged, ...]:
-        """Stage the rows of all sinks, except those of messages with some roots."""
-        self._tries += 1
-        folder = self._folder_of(emission) / str(self._tries)
-        try:
-            return tuple(self._stage(sink, folder / str(number), left_out) for number, sink in enumerate(sinks))
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-
-    def _stage(self, sink: Staging, folder: Path, left_out: Int64Array) -> Staged:
-        target = self._target_of(sink)
-        make_folder(folder.parent)
-        staged = sink.stage(folder, left_out)
+    def _staged(self, emission: Emission, sink: Staging, left_out: Int64Array) -> Staged:
+        """Stage the rows of a sink, except those of messages with some roots, and put them on the disk."""
+        target, folder = self._target_of(sink.name, sink.target), self._new_folder(emission)
+        staged = sink.stage(folder, left_out) if len(left_out) else sink.all_rows
+        folder = staged.folder
         example = next(files_below(target), None)
         if example is not None and staged.files:
             check_partitions(sink.name, target, example.relative_to(target), Path(staged.files[0]))
@@ -426,7 +436,7 @@ class OnceOutput:
         Raises:
             BadConfigError: they aren't.
         """
-        state, now = self.publish_log.state, {sink.name: str(self._target_of(sink)) for sink in sinks}
+        state, now = self.publish_log.state, {sink.name: str(self._target_of(sink.name, sink.target)) for sink in sinks}
         before = {} if self.spout.goes_on and state.newest_accepted < state.epoch else state.sinks
         if before and before != now:
             changed = sorted(dict(before.items() ^ now.items()))
@@ -437,20 +447,20 @@ class OnceOutput:
                 f"and folders {until}."
             )
 
-    def _target_of(self, sink: Staging) -> Path:
+    def _target_of(self, sink: str, folder: str) -> Path:
         """Return the folder of a sink, which was checked once."""
-        if sink.target not in self._targets:
-            target = local_folder(sink.target, f"{sink.name!r}: the table", self.tables)
+        if folder not in self._targets:
+            target = local_folder(folder, f"{sink!r}: the table", self.tables)
             real, log = target.resolve(), self.location.resolve()
             if real.is_relative_to(log) or log.is_relative_to(real):
                 raise BadConfigError(
-                    f"{sink.name!r}: the table {target} and the publish log {self.location} are in each other. Readers of the "
+                    f"{sink!r}: the table {target} and the publish log {self.location} are in each other. Readers of the "
                     "table would read what is staged. Choose another folder for the log."
                 )
             self._check_log(target)
             self._wait_for(partial(check_rename, self._stages, target))
-            self._targets[sink.target] = target
-        return self._targets[sink.target]
+            self._targets[folder] = target
+        return self._targets[folder]
 
     def _check_log(self, target: Path) -> None:
         """Check that a table has no rows that the log doesn't know.

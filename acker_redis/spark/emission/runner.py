@@ -163,6 +163,8 @@ class EmissionRunner:
         ):
             breakage.limit = limit
             releasing.callback(forget, tag)
+            if self.once_output is not None:
+                releasing.callback(self.once_output.drop_stages, under_way.known_emission())
             verdict = self._process(under_way, source, messages, tag, batch_id, releasing, breakage)
         if verdict.broken is not None:
             raise verdict.broken
@@ -232,11 +234,16 @@ class EmissionRunner:
         spout = self.spout
         run = PipelineRun(
             spark, emission, spout.acker.config.app, spout.run_id,
-            Outputs("once" if self.once_output else "by_message" if self.whole_output is None else "whole"),
+            self._outputs_of(emission),
             repeat=repeat, name_component=app_of(spout.acker).ledger.component_number, mismatched=self._mismatched,
         )  # fmt: skip
         releasing.callback(run.release)
         return run
+
+    def _outputs_of(self, emission: Emission) -> Outputs:
+        if self.once_output is not None:
+            return self.once_output.outputs_of(emission)
+        return Outputs("by_message" if self.whole_output is None else "whole")
 
     def _prove_run(
         self, run: PipelineRun, under_way: EmissionRoots | LateMessages, messages: DataFrame, batch_id: int | None

@@ -29,6 +29,8 @@ INDENT = re.compile(r"(?:[: ] {2})*(?:[:+]- )?")
 
 METER = "CollectMetrics"
 """Kind of a meter's node."""
+
+_CACHE = "InMemoryRelation"
 _ADAPTIVE, _LAST_STAGE = "AdaptiveSparkPlan", "ResultQueryStage"
 """Nodes above the command of an execution with several stages. The second one is in Spark 4.1 and newer."""
 
@@ -146,12 +148,15 @@ def written_by(query: "JavaObject") -> Written:
 
 
 def is_cached(query: "JavaObject") -> bool:
-    """Return True if an execution read tracked rows from a cache."""
+    """Return True if an execution read tracked rows from a cache of the user's."""
     below = [query.withCachedData()]
     while below:
         plan = below.pop()
-        if plan.nodeName().startswith("InMemoryRelation") and _share(plan) is not None:
-            return True
+        if plan.nodeName().startswith(_CACHE) and _share(plan) is not None:
+            cache = plan.cacheBuilder()
+            is_own = cache.logicalPlan().nodeName() == METER  # a sink caches what it meters
+            if not is_own or _CACHE in cache.cachedPlan().toString():
+                return True
         below += each(plan.children())
     return False
 

@@ -24,7 +24,7 @@ from acker_redis.spark.sinks.captured_variables import snapshot
 from acker_redis.spark.sinks.overwrites import Overwrite
 from acker_redis.spark.sinks.replaced_sources import ReplacedSources, Stored, replaced_by
 from acker_redis.spark.sinks.source_checks import check_connections, check_creation, check_distribution, check_source
-from acker_redis.spark.sinks.staged_writes import Staging, check_staged
+from acker_redis.spark.sinks.staged_writes import NewStage, Staging, check_staged
 from acker_redis.spark.sinks.trial_writes import check_by_trial
 
 log = logging.getLogger("acker_redis.spark")
@@ -453,7 +453,8 @@ class Outputs:
         only_checked: whether nothing is written at all.
         counts: sink -> number of rows that it would have written, if nothing is written.
         late: sinks that have kept their rows, in the order in which they write.
-        staging: sinks that have kept their rows, and stage those of accepted messages.
+        staging: sinks whose rows are in a stage.
+        new_stage: function that makes a stage. None: nothing is staged.
         thread: thread of the pipeline.
     """
 
@@ -462,9 +463,11 @@ class Outputs:
     counts: dict[str, int] = field(default_factory=dict)
     late: list[LateSink] = field(default_factory=list)
     staging: list[Staging] = field(default_factory=list)
+    new_stage: NewStage | None = None
     thread: int = field(default_factory=threading.get_ident, init=False)
     _checks: list[Callable[[], object]] = field(default_factory=list)
     _kept: list[DataFrame] = field(default_factory=list)
+    _cached: list[DataFrame] = field(default_factory=list)
     _sources: ReplacedSources = field(default_factory=ReplacedSources)
 
     @property
@@ -515,6 +518,11 @@ class Outputs:
         self._kept.append(rows)
         return rows
 
+    def keep_cached(self, rows: DataFrame) -> DataFrame:
+        """Register cached rows, which `release` drops."""
+        self._cached.append(rows)
+        return rows
+
     def write_later(self, sink: str, write: Callable[[], object], targets: Sequence[str] = ()) -> None:
         """Register a sink that has kept its rows, with the function that writes them."""
         self.late.append(LateSink(sink, write, f"{sink!r} ({', '.join(targets)})" if targets else repr(sink)))
@@ -537,7 +545,13 @@ class Outputs:
                 rows._jdf.queryExecution().analyzed().rdd().unpersist(False)  # noqa: SLF001
             except java_errors():
                 log.debug("kept rows not released, Spark will drop them", exc_info=True)
+        for rows in self._cached:
+            try:
+                rows.unpersist()
+            except java_errors():
+                log.debug("cached rows not released", exc_info=True)
         self._kept.clear()
+        self._cached.clear()
         self.late.clear()
         self.staging.clear()
         self._checks.clear()

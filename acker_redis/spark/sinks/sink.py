@@ -58,6 +58,16 @@ class Sink:
         self._prove(meter, equation)
         return replace(self, rows=with_equation(kept, equation), equation=equation, count=count)
 
+    def with_cached_rows(self) -> Self:
+        """Let Spark cache the rows when the next action computes them. `Outputs.release` drops them."""
+        # Its plan is one of its own, so no other frame is read from the cache.
+        own = meters.mark(self.rows, self.proof.add_meter(self.node))
+        return replace(self, rows=self.outputs.keep_cached(own.persist()))
+
+    def behind(self, removed: int) -> Self:
+        """Derive the sink over the same rows, once they are proven. `removed` is the result of `Proof.prove`."""
+        return replace(self, equation=self.equation.behind_checkpoint(removed))
+
     def finish(self) -> None:
         """Declare the kept rows done, or checked."""
         if self.outputs.only_checked:

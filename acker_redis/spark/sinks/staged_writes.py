@@ -1,9 +1,9 @@
 """Which writes can wait in a stage until their messages are accepted, and which are refused."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from pyspark.sql import SparkSession
 
@@ -24,16 +24,18 @@ class StagedRows(NamedTuple):
     """Files with the rows of a sink.
 
     Attributes:
+        folder: the stage.
         files: their paths, below the stage.
         rows: number of rows in them.
     """
 
+    folder: Path
     files: tuple[str, ...]
     rows: int
 
 
 class Staging(Protocol):
-    """A sink that has kept its rows, and writes those of accepted messages into a stage."""
+    """A sink whose rows are in a stage."""
 
     @property
     def name(self) -> str:
@@ -43,8 +45,16 @@ class Staging(Protocol):
     def target(self) -> str:
         """Folder that the rows are for."""
 
+    @property
+    def all_rows(self) -> StagedRows:
+        """The rows of all messages."""
+
     def stage(self, folder: Path, failed: Int64Array) -> StagedRows:
         """Write the rows of all messages but those with these roots into a folder that doesn't exist."""
+
+
+NewStage: TypeAlias = Callable[[str, str], Path]
+"""Function that checks the folder of a table, and returns a stage for it. The arguments are the sink's name and the folder."""
 
 
 def check_staged(

@@ -1,4 +1,7 @@
-"""Writes the rows of accepted messages into a stage, and counts what is there.
+"""Writes rows into a stage, and counts what is there.
+
+The rows of all messages are written by the job that computes them. So if none of them fails, nothing is computed or written
+twice. The job also caches the rows. If messages fail, those of the others are written anew, from the cache.
 
 Spark's committers may write a row twice, for example if an executor is lost between the commit of its task and the report of
 it. The proof sees the task that was reported, and not the files. So the files are counted.
@@ -8,8 +11,9 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import orc
@@ -34,19 +38,35 @@ _FAILED_ROOT = "acker_failed_root"
 
 @dataclass(frozen=True)
 class StagingSink:
-    """A sink that has kept its rows, and writes those of accepted messages into a stage.
+    """A sink whose rows are in a stage.
 
     Attributes:
-        sink: the sink, over the kept rows.
-        target: folder that the rows are for.
+        sink: the sink, over cached rows, with an equation that needs no meters.
         format: format of the files.
         write: function that writes rows into a folder.
+        target: folder that the rows are for.
+        all_rows: the rows of all messages.
     """
 
     sink: Sink
-    target: str
     format: str
     write: Callable[[DataFrame, str], object]
+    target: str
+    all_rows: StagedRows
+
+    @classmethod
+    def of(
+        cls, sink: Sink, file_format: str, write: Callable[[DataFrame, str], object], target: str, folder: Path
+    ) -> Self:
+        """Compute the rows of a sink, and write all of them into a folder that doesn't exist.
+
+        Raises:
+            Exception: as `stage`.
+        """
+        sink = sink.with_cached_rows()
+        staged, removed = _stage(sink, file_format, write, folder, np.array([], np.int64))
+        sink.proof.finish(sink.node, staged.rows)
+        return cls(sink.behind(removed), file_format, write, target, staged)
 
     @property
     def name(self) -> str:
@@ -56,47 +76,57 @@ class StagingSink:
     def stage(self, folder: Path, failed: Int64Array) -> StagedRows:
         """Write the rows of all messages but those with these roots into a folder that doesn't exist.
 
+        Blocks of the cache that Spark has lost are computed again. The proof sees it if a message fails or succeeds now that
+        didn't before.
+
         Raises:
             PipelineError: a row belongs to no message, or to several.
             UnprovenEmissionError: the folder has other rows than it should. Try the emission again.
             Exception: a job failed.
         """
-        proof, node = self.sink.proof, self.sink.node
-        meter, counter = proof.add_meter(node), proof.add_staged_meter(node)
-        kept = meters.meter_all(self.sink.rows, meter)
-        rows = meters.meter_staged(_without(kept, failed), counter)
-        try:
-            with proof.jobs_of(node):
-                self.write(frames.without(rows, *TRACKING), str(folder))
-            proof.prove(node, meter, self.sink.equation, written=False, final=False)
-            expected, others = proof.read_staged(node, counter)
-            if others:
-                raise PipelineError(
-                    f"{node.name!r}: {others:,} of {expected:,} rows belong to no message, or to several. With once=, a row "
-                    "is written if its message is accepted, so each must have one. Keep the message id among the keys of "
-                    'joins and groups, or use output="whole".'
-                )
-            files = sorted(files_below(folder))
-            self._check_files(expected, proof.read_written(node, counter), files)
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-        return StagedRows(tuple(str(file.relative_to(folder)) for file in files), expected)
+        return _stage(self.sink, self.format, self.write, folder, failed)[0]
 
-    def _check_files(self, expected: int, told: plans.Written, files: list[Path]) -> None:
-        """Compare the files in the stage with what Spark tells of them, and with the rows that the proof has counted.
 
-        Files of texts don't tell how many rows they have. So a file too many shows, and a row too many in a file doesn't.
-
-        Raises:
-            UnprovenEmissionError: they differ.
-        """
-        counted = sum(map(_COUNTING[self.format], files)) if self.format in _COUNTING else told.rows
-        if (told.rows, told.files, counted) != (expected, len(files), expected):
-            raise UnprovenEmissionError(
-                f"{self.name!r}: {expected:,} rows were to be staged. Spark wrote {told.rows:,} in {told.files:,} files, and "
-                f"the stage has {counted:,} in {len(files):,}. A task may have run twice, so this is retried."
+def _stage(
+    sink: Sink, file_format: str, write: Callable[[DataFrame, str], object], folder: Path, failed: Int64Array
+) -> tuple[StagedRows, int]:
+    """Stage rows. Return them, and the sum of the shares of rows that were removed before them."""
+    proof, node = sink.proof, sink.node
+    meter, counter = proof.add_meter(node), proof.add_staged_meter(node)
+    rows = meters.meter_staged(_without(meters.meter_all(sink.rows, meter), failed), counter)
+    try:
+        with proof.jobs_of(node):
+            write(frames.without(rows, *TRACKING), str(folder))
+        removed = proof.prove(node, meter, sink.equation, written=False, final=False)
+        expected, others = proof.read_staged(node, counter)
+        if others:
+            raise PipelineError(
+                f"{node.name!r}: {others:,} of {expected:,} rows belong to no message, or to several. With once=, a row "
+                "is written if its message is accepted, so each must have one. Keep the message id among the keys of "
+                'joins and groups, or use output="whole".'
             )
+        files = sorted(files_below(folder))
+        _check_files(node.name, file_format, expected, proof.read_written(node, counter), files)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return StagedRows(folder, tuple(str(file.relative_to(folder)) for file in files), expected), removed
+
+
+def _check_files(sink: str, file_format: str, expected: int, told: plans.Written, files: list[Path]) -> None:
+    """Compare the files in the stage with what Spark tells of them, and with the rows that the proof has counted.
+
+    Files of texts don't tell how many rows they have. So a file too many shows, and a row too many in a file doesn't.
+
+    Raises:
+        UnprovenEmissionError: they differ.
+    """
+    counted = sum(map(_COUNTING[file_format], files)) if file_format in _COUNTING else told.rows
+    if (told.rows, told.files, counted) != (expected, len(files), expected):
+        raise UnprovenEmissionError(
+            f"{sink!r}: {expected:,} rows were to be staged. Spark wrote {told.rows:,} in {told.files:,} files, and "
+            f"the stage has {counted:,} in {len(files):,}. A task may have run twice, so this is retried."
+        )
 
 
 def _without(rows: DataFrame, failed: Int64Array) -> DataFrame:

@@ -109,29 +109,30 @@ def _write_guarded(
         writes.check_any_writes()
 
     if outputs.output == "once":
-        _stage_later(sink, writes, write, make_writer)
+        _stage(sink, writes, write, make_writer)
         return
     _run(sink, write_checked, on_error, targets or targets_of(writes.expected or ()))
 
 
-def _stage_later(
+def _stage(
     sink: Sink,
     writes: AllowedWrites,
     write: Callable[[Any], object],
     make_writer: Callable[[DataFrame, AllowedWrites], Any],
 ) -> None:
-    """Keep the rows of a sink, and stage them once it is known which messages have failed."""
+    """Compute the rows of a sink, and write them into a stage."""
 
     def write_into(rows: DataFrame, stage: str) -> None:
         staging = replace(writes, calls=[], stage=stage)
         write(make_writer(rows, staging))
         staging.check_all_made()
 
-    if writes.folder is None:
+    new_stage = sink.outputs.new_stage
+    if writes.folder is None or new_stage is None:
         raise PipelineError(f"{sink.node.name!r}: the function writes to no folder.")
-    sink = sink.with_kept_rows()
-    sink.finish()
-    sink.outputs.staging.append(StagingSink(sink, *writes.folder, write_into))
+    target, file_format = writes.folder
+    stage = new_stage(sink.node.name, target)
+    sink.outputs.staging.append(StagingSink.of(sink, file_format, write_into, target, stage))
 
 
 def write_dataframe(
