@@ -26,7 +26,9 @@ def help_of(*command: str) -> str:
     return " ".join(shown.output.split())
 
 
-@pytest.mark.parametrize("command", [(), ("dead-letters",), ("topology",), ("once",), *((*one.split(),) for one in COMMANDS)])
+@pytest.mark.parametrize(
+    "command", [(), ("dead-letters",), ("topology",), ("once",), *((*one.split(),) for one in COMMANDS)]
+)
 def test_help_texts_are_not_cut_off(command) -> None:
     assert "..." not in help_of(*command).replace("COMMAND [ARGS]...", "")
 

@@ -164,7 +164,7 @@ class EmissionRunner:
             breakage.limit = limit
             releasing.callback(forget, tag)
             if self.once_output is not None:
-                releasing.callback(self.once_output.drop_stages, under_way.known_emission())
+                releasing.callback(self.once_output.tables.drop_stages, under_way.known_emission())
             verdict = self._process(under_way, source, messages, tag, batch_id, releasing, breakage)
         if verdict.broken is not None:
             raise verdict.broken
@@ -242,7 +242,7 @@ class EmissionRunner:
 
     def _outputs_of(self, emission: Emission) -> Outputs:
         if self.once_output is not None:
-            return self.once_output.outputs_of(emission)
+            return self.once_output.tables.outputs_of(emission)
         return Outputs("by_message" if self.whole_output is None else "whole")
 
     def _prove_run(

@@ -18,6 +18,7 @@ from acker_redis.publishing.messages import MessageNames, NamesById
 from acker_redis.spark import checks
 from acker_redis.spark.emission.corrupt_records import check_corrupt_records
 from acker_redis.spark.emission.messages import RunMessages, not_done, with_message_ids
+from acker_redis.spark.emission.once_letters import OnceLetters
 from acker_redis.spark.emission.once_output import OnceOutput
 from acker_redis.spark.emission.operator_health import OperatorHealth
 from acker_redis.spark.emission.outages import patiently
@@ -28,7 +29,7 @@ from acker_redis.spark.emission.whole_output import WholeOutput
 from acker_redis.spark.proof.id_lineage import check_id_lineage
 from acker_redis.spark.runs.callbacks import with_retries
 from acker_redis.spark.runs.late_ids import may_learn_ids
-from acker_redis.spark.runs.once import Once, check_once
+from acker_redis.spark.runs.once import Once, check_ids, check_once, check_session, open_output
 from acker_redis.spark.runs.options import (
     MessageIds,
     ReplayFrom,
@@ -229,11 +230,9 @@ def run_dataframe(
                 "only_dead_letters can't be combined with once=. By its log these messages are dead, so they would be acked "
                 "without running. Pass Once(..., reopen_dead=True), which runs all dead messages of the source again."
             )
-        once.check_ids(ids.id_column, is_stream=False)
-        once.check(messages.sparkSession, {
-            'output="whole"': output == "whole",
-            "an offset_file": offsets is not None,
-        })  # fmt: skip
+        check_ids(once, ids.id_column, is_stream=False)
+        given = {'output="whole"': output == "whole", "an offset_file": offsets is not None}
+        check_session(messages.sparkSession, given)
     checks.check_column_names(messages.columns, "run_tracked")
     check_corrupt_records(messages)
     keeps = replay.max_bytes > 0
@@ -280,9 +279,9 @@ def run_dataframe(
                 with _holding(app_of(acker).lease(lane=spout.lane, run_id=run_id)):
                     once_output, ids_of_all = _opened(once, spark, spout, source, read, ids, column)
                     if once.reopen_dead:
-                        once_output.reopen_dead(ids_of_all)
-                    once_output.find_old_letters()
-                    completed.once_output = once_output
+                        once_output.letters.reopen_dead(ids_of_all)
+                    once_output.letters.find_old()
+                    completed.once_letters = once_output.letters
                     fresh = once_output.not_done(ids_of_all)
                     if len(fresh) < len(ids_of_all):
                         source.has_others()
@@ -378,9 +377,11 @@ def _opened(
     """Read the ids of all messages, and open the log, which names a message by its id, or by its place."""
     if ids.id_column is not None:
         of_all = read(partial(source.read_ids, None, "", ""))
-        return once.open(spark, spout, [column], MessageNames.of_ids), of_all
+        return open_output(once, spark, spout, [column], MessageNames.of_ids), of_all
     of_all, places = read(partial(source.read_places, ids.partition, ids.offset))
-    return once.open(spark, spout, [ids.partition, ids.offset], NamesById(of_all, MessageNames(*places))), of_all
+    return open_output(
+        once, spark, spout, [ids.partition, ids.offset], NamesById(of_all, MessageNames(*places))
+    ), of_all
 
 
 @contextmanager
@@ -412,7 +413,7 @@ class _CompletedMessages:
 
     Attributes:
         letters: letters that are deleted with their messages; None: all messages are run.
-        once_output: output that has letters of messages that run again; None: there is none.
+        once_letters: letters of messages that run again, as a publish log has decided; None: there is no log.
     """
 
     def __init__(
@@ -425,7 +426,7 @@ class _CompletedMessages:
         self._spout, self._offsets, self._kept, self._on_done = spout, offsets, kept, on_done
         self._saved_at = time.monotonic()
         self.letters: SelectedLetters | None = None
-        self.once_output: OnceOutput | None = None
+        self.once_letters: OnceLetters | None = None
 
     def done(self, message_ids: Int64Array) -> None:
         if self._on_done is not None:
@@ -439,8 +440,8 @@ class _CompletedMessages:
             self._kept.remove(message_ids.tolist())
         if self.letters is not None:
             self.letters.done(message_ids)
-        if self.once_output is not None:
-            self.once_output.delete_old_letters(message_ids)
+        if self.once_letters is not None:
+            self.once_letters.delete_old(message_ids)
 
     def end(self) -> dict[str, int]:
         """Save for the last time. Return the completed offsets."""

@@ -13,7 +13,10 @@ from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.messages import MessageNames
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Owner
-from acker_redis.spark.emission.once_output import STAGE, OnceOutput
+from acker_redis.spark.emission.once_letters import OnceLetters
+from acker_redis.spark.emission.once_output import OnceOutput
+from acker_redis.spark.emission.once_tables import OnceTables
+from acker_redis.spark.emission.run_log import STAGE, RunLog
 from acker_redis.spark.runtime.jvm import java_context, java_static
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spout.spout import Spout
@@ -85,80 +88,6 @@ class Once:
                 "True or False."
             )
 
-    def check_ids(self, id_column: str | None, *, is_stream: bool) -> None:
-        """Check that the log can tell a message from all others.
-
-        Args:
-            id_column: column with the ids; None: partition and offset name a message.
-            is_stream: whether the messages are those of a stream, which never ends, so that `data` doesn't tell them apart.
-
-        Raises:
-            BadConfigError: it can't, or a stream is to run dead messages again, which it doesn't have.
-        """
-        if is_stream and self.reopen_dead:
-            raise BadConfigError(
-                "Once(reopen_dead=True) is for runs. A stream doesn't get the messages of its dead letters again. Ask for "
-                "their replay by acker.dead_letters.replay()."
-            )
-        if self.ids_never_repeat:
-            return
-        if is_stream and id_column is not None:
-            raise BadConfigError(
-                f"In a stream, once= needs ids that never repeat, and those of the column {id_column!r} may. A message with "
-                "the id of an earlier one would be acked, and its rows would be in no table. Use MessageIds.offsets(...), or "
-                "promise it by Once(..., ids_never_repeat=True)."
-            )
-        if not is_stream and self.data is None:
-            raise BadConfigError(
-                "Once(data=None) doesn't name the messages of this run, and those of another may have the same ids. They "
-                "would be acked, and their rows would be in no table. Set data=, such as '2026-11-27', or promise that ids "
-                "never repeat by ids_never_repeat=True."
-            )
-
-    def check(self, spark: SparkSession, given: Mapping[str, bool]) -> None:
-        """Check that a run or stream can write once.
-
-        Args:
-            spark: its session.
-            given: names of settings that can't be combined with this, and whether they are set.
-
-        Raises:
-            BadConfigError: it can't.
-        """
-        given = {**given, "Spark Connect": is_connect(spark)}
-        if refused := [name for name, is_given in given.items() if is_given]:
-            raise BadConfigError(
-                f"once= can't be combined with {', '.join(refused)}. Its log decides alone which messages are done. Remove "
-                "one of them."
-            )
-        default = str(java_context(spark.sparkContext).hadoopConfiguration().get(_DEFAULT_FS, "file:///"))
-        if not default.startswith("file:"):
-            raise BadConfigError(
-                f"once= can't write to {default}, where paths without a scheme are. It needs local disks as yet. Set "
-                "spark.hadoop.fs.defaultFS to file:///."
-            )
-
-    def open(
-        self,
-        spark: SparkSession,
-        spout: Spout,
-        id_columns: Sequence[str],
-        names: Callable[[Int64Array], MessageNames],
-    ) -> OnceOutput:
-        """Open the log for a run that holds its lane. `names` are the lasting names of messages, by id.
-
-        Raises:
-            BadConfigError: the log belongs to another app or spout.
-            DamagedDataError: the log can't be read.
-        """
-        location = Path(self.location, self.data or "")
-        log = PublishLog(LocalLogFolder(location))
-        owner = Owner(spout.acker.config.app, spout.spout_id, tuple(id_columns))
-        output = OnceOutput(spout, log, location, _folder_of_jvm(spark), names, owner, spout.retry.outage_secs)
-        output.begin()
-        spout.state.letter_log = output
-        return output
-
 
 def check_once(call: str, once: object) -> Once | None:
     """Return the argument `once` of `call`, such as `run_tracked`.
@@ -169,6 +98,92 @@ def check_once(call: str, once: object) -> Once | None:
     if once is None or isinstance(once, Once):
         return once
     raise BadConfigError(f"{call}: once={once!r} is no Once. Pass Once(location, data=...), or omit it.")
+
+
+def check_ids(once: Once, id_column: str | None, *, is_stream: bool) -> None:
+    """Check that the log can tell a message from all others.
+
+    Args:
+        once: settings of the log.
+        id_column: column with the ids; None: partition and offset name a message.
+        is_stream: whether the messages are those of a stream, which never ends, so that `data` doesn't tell them apart.
+
+    Raises:
+        BadConfigError: it can't, or a stream is to run dead messages again, which it doesn't have.
+    """
+    if is_stream and once.reopen_dead:
+        raise BadConfigError(
+            "Once(reopen_dead=True) is for runs. A stream doesn't get the messages of its dead letters again. Ask for "
+            "their replay by acker.dead_letters.replay()."
+        )
+    if once.ids_never_repeat:
+        return
+    if is_stream and id_column is not None:
+        raise BadConfigError(
+            f"In a stream, once= needs ids that never repeat, and those of the column {id_column!r} may. A message with "
+            "the id of an earlier one would be acked, and its rows would be in no table. Use MessageIds.offsets(...), or "
+            "promise it by Once(..., ids_never_repeat=True)."
+        )
+    if not is_stream and once.data is None:
+        raise BadConfigError(
+            "Once(data=None) doesn't name the messages of this run, and those of another may have the same ids. They "
+            "would be acked, and their rows would be in no table. Set data=, such as '2026-11-27', or promise that ids "
+            "never repeat by ids_never_repeat=True."
+        )
+
+
+def check_session(spark: SparkSession, given: Mapping[str, bool]) -> None:
+    """Check that a run or stream can write once.
+
+    Args:
+        spark: its session.
+        given: names of settings that can't be combined with this, and whether they are set.
+
+    Raises:
+        BadConfigError: it can't.
+    """
+    given = {**given, "Spark Connect": is_connect(spark)}
+    if refused := [name for name, is_given in given.items() if is_given]:
+        raise BadConfigError(
+            f"once= can't be combined with {', '.join(refused)}. Its log decides alone which messages are done. Remove "
+            "one of them."
+        )
+    default = str(java_context(spark.sparkContext).hadoopConfiguration().get(_DEFAULT_FS, "file:///"))
+    if not default.startswith("file:"):
+        raise BadConfigError(
+            f"once= can't write to {default}, where paths without a scheme are. It needs local disks as yet. Set "
+            "spark.hadoop.fs.defaultFS to file:///."
+        )
+
+
+def open_output(
+    once: Once,
+    spark: SparkSession,
+    spout: Spout,
+    id_columns: Sequence[str],
+    names: Callable[[Int64Array], MessageNames],
+) -> OnceOutput:
+    """Open the log for a run that holds its lane.
+
+    Args:
+        once: settings of the log.
+        spark: session of the run.
+        spout: its spout.
+        id_columns: columns that name a message.
+        names: function of message ids to the lasting names of messages.
+
+    Raises:
+        BadConfigError: the log belongs to another app or spout.
+        DamagedDataError: the log can't be read.
+    """
+    location = Path(once.location, once.data or "")
+    log = PublishLog(LocalLogFolder(location))
+    owner = Owner(spout.acker.config.app, spout.spout_id, tuple(id_columns))
+    run = RunLog(spout, log, location, names, spout.retry.outage_secs)
+    output = OnceOutput(run, OnceLetters(run), OnceTables(run, _folder_of_jvm(spark)), owner)
+    output.begin()
+    spout.state.letter_log = output.letters
+    return output
 
 
 _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")

@@ -15,7 +15,7 @@ from acker_redis.model.config import check_bound, check_finite
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
 from acker_redis.spark import checks
 from acker_redis.spark.emission.messages import Fetch
-from acker_redis.spark.runs.once import Once
+from acker_redis.spark.runs.once import Once, check_ids
 from acker_redis.spark.runtime.executor_check import check_url
 from acker_redis.spark.sources.files import FILE, ROW
 from acker_redis.spout.offset_file import OffsetFile
@@ -212,7 +212,7 @@ class StreamSettings(RunSettings):
             BadConfigError: it can't.
         """
         if self.once is not None:
-            self.once.check_ids(self.ids.id_column, is_stream=True)
+            check_ids(self.once, self.ids.id_column, is_stream=True)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from acker_redis.spark.emission.operator_health import OperatorHealth
 from acker_redis.spark.emission.pipeline_run import Pipeline
 from acker_redis.spark.emission.runner import EmissionRunner
 from acker_redis.spark.proof.blame import line_of
+from acker_redis.spark.runs.once import open_output
 from acker_redis.spark.runs.options import StreamSettings
 from acker_redis.spark.runtime.jobs import described, inherited
 from acker_redis.spark.runtime.sessions import is_connect
@@ -292,7 +293,7 @@ class TrackedQuery:
         else:
             columns = [options.ids.partition, options.ids.offset]
             names = self._names_of
-        self._once_output = options.once.open(self._spark, self._spout, columns, names)
+        self._once_output = open_output(options.once, self._spark, self._spout, columns, names)
 
     def _names_of(self, ids: Int64Array) -> MessageNames:
         return self._offsets.names_of(ids)

@@ -16,7 +16,7 @@ from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import AckerConfig, check_finite
 from acker_redis.spark.emission.pipeline_run import Pipeline
 from acker_redis.spark.runs.callbacks import with_retries
-from acker_redis.spark.runs.once import Once, check_once
+from acker_redis.spark.runs.once import Once, check_once, check_session
 from acker_redis.spark.runs.options import MessageIds, StreamSettings, group_settings, message_ids, run_settings
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.streaming.parking.parking_location import ParkingLocation
@@ -174,7 +174,7 @@ class TrackedBatches:
             once=check_once("TrackedBatches", once),
         )  # fmt: skip
         if self._settings.once is not None:
-            self._settings.once.check(spark, {"kafka_group": kafka_group is not None})
+            check_session(spark, {"kafka_group": kafka_group is not None})
         self._queries = spark_queries(spark, checkpoint_location)
         if is_connect(spark):
             self._url_for_copy()  # refuse an acker without one here, because PySpark replaces errors of pickling

@@ -28,11 +28,11 @@ from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Accepted, Owner
 from acker_redis.spark import Once, Tracker, read_files, run_tracked
-from acker_redis.spark.emission.once_output import OnceOutput
+from acker_redis.spark.emission.once_letters import OnceLetters
 from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.protocol.columns import ROOTS, SHARE
 from acker_redis.spark.runtime import jobs
-from acker_redis.spark.sinks.staging import StagingSink
+from acker_redis.spark.sinks import staging
 from acker_redis.store.dead_letter import DeadLetterFilter
 from tests.support.spark.cases import Case, MakeCase, consume
 
@@ -102,8 +102,10 @@ def test_finished_data_is_not_written_again_and_counted_apart(case: MakeCase) ->
     ended = run.done(into_two(run, set()), run.spark.range(0, 40, 1, 2), ids="id")
     check_exact(run, set(range(40)) - {7})
     result = ended.result
+    assert result is not None
     assert (result.accepted_before, result.dead_before, result.counts.acked, result.counts.emitted) == (29, 1, 10, 10)
     again = run.done(into_two(run, set())).result
+    assert again is not None
     assert (again.accepted_before, again.dead_before, again.counts.acked, again.counts.emitted) == (29, 1, 0, 0)
     check_exact(run, set(range(40)) - {7})
 
@@ -365,6 +367,7 @@ def test_dead_messages_run_again_where_they_are_asked_to(case: MakeCase, monkeyp
     part = run.spark.range(0, 9, 1, 2)
     ended = run.done(into_two(run, {7}), part, ids="id")
     assert ended.acked == {8}
+    assert ended.result is not None
     assert (ended.result.accepted_before, ended.result.dead_before) == (7, 0), "7 and 8 ran again"
     assert letters_in(run) == [7, 9], "the source lacked 9, and 7 has a new letter"
     assert {letter.run_id for letter in run.acker.dead_letters.read() if letter.message_id == 7} == {
@@ -424,9 +427,9 @@ def end_reopening_at(point: str, patch: pytest.MonkeyPatch) -> None:
     elif point == "stored":
         patch.setattr(PublishLog, "stored", end)
     elif point == "done":
-        patch.setattr(OnceOutput, "delete_old_letters", end)
+        patch.setattr(OnceLetters, "delete_old", end)
     elif point == "deleted":
-        end_behind(OnceOutput, "delete_old_letters")
+        end_behind(OnceLetters, "delete_old")
     else:
         end_at(point, patch)
 
@@ -764,27 +767,30 @@ def test_table_that_is_partitioned_otherwise_is_refused(case: MakeCase) -> None:
     assert not ended.acked
 
 
+@pytest.mark.parametrize(("bad", "number"), [(set(), 0), ({7}, 2)])
 def test_file_with_rows_that_were_written_twice_is_not_accepted(
-    case: MakeCase, monkeypatch: pytest.MonkeyPatch
+    case: MakeCase, monkeypatch: pytest.MonkeyPatch, bad: set[int], number: int
 ) -> None:
-    run, doubled = case(n=30), list[Path]()
+    """A file is doubled in the stage of all rows, or in that of the rows of messages that haven't failed."""
+    run, stages = case(n=30), list[Path]()
     once(run)
-    write = StagingSink.stage
+    stage = staging._stage  # noqa: SLF001
 
-    def double_first(self: StagingSink, folder: Path, failed: Any) -> Any:
+    def double_one(sink: Any, kind: str, write: Callable[[DataFrame, str], object], folder: Path, failed: Any) -> Any:
         def write_and_double(rows: DataFrame, path: str) -> None:
-            self.write(rows, path)
-            if not doubled:
+            write(rows, path)
+            if len(stages) == number:
                 file = next(Path(path).glob("*.parquet"))
-                doubled.append(file)
                 shutil.copy(file, file.with_name(f"again-{file.name}"))
+            stages.append(Path(path))
 
-        return write(StagingSink(self.sink, self.target, self.format, write_and_double), folder, failed)
+        return stage(sink, kind, write_and_double, folder, failed)
 
-    monkeypatch.setattr(StagingSink, "stage", double_first)
-    ended = run.done(into_two(run, set()))
-    assert (len(doubled), ended.letters) == (1, {})
-    check_exact(run, set(range(30)))
+    monkeypatch.setattr(staging, "_stage", double_one)
+    ended = run.done(into_two(run, bad), retry=ONE_ATTEMPT)
+    assert ended.letters.keys() == bad
+    assert not any(folder.exists() for folder in stages)
+    check_exact(run, set(range(30)) - bad)
 
 
 def test_random_pipeline_is_exact_in_each_sink(case: MakeCase) -> None:

@@ -26,7 +26,7 @@ from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.spark import Once, Tracker, run_tracked
 from acker_redis.spark.emission.roots import EmissionRoots
-from acker_redis.spark.sinks.staging import StagingSink
+from acker_redis.spark.sinks import staging
 from acker_redis.store import decided_letters
 from tests.support.spark.cluster import session
 
@@ -39,8 +39,8 @@ SINKS: dict[str, Callable[[int], int]] = {"a": lambda message: message % 3 + 1, 
 POINTS: dict[str, tuple[Any, str, bool]] = {
     "before a record": (LocalLogFolder, "create", True),
     "behind a record": (LocalLogFolder, "create", False),
-    "before staging": (StagingSink, "stage", True),
-    "staged": (StagingSink, "stage", False),
+    "before staging": (staging, "_stage", True),
+    "staged": (staging, "_stage", False),
     "before a move": (LocalFiles, "_move", True),
     "moved": (LocalFiles, "_move", False),
     "published": (LocalFiles, "publish", False),
