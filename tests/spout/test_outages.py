@@ -184,7 +184,7 @@ def test_delays_grow_up_to_thirty_seconds() -> None:
     for _ in range(8):
         play.end(play.emission(31.0), [0])
         delays.append(float(play.state.attempts_left(play.now)[1][0]))
-    assert delays == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert delays == pytest.approx([0.5, 1, 2, 4, 8, 16, 30, 30])  # times are floats, large if a machine is up for long
 
 
 def test_timeout_of_a_root_counts_in_spite_of_the_mark() -> None:
