@@ -1,4 +1,4 @@
-"""A growing set of 64-bit ids, held as ranges. Sequential ids take a few bytes, random ones sixteen each."""
+"""A growing set of 64-bit ids, held as ranges. Sequential ids take a few bytes, random ones eight each."""
 
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from acker_redis.model.arrays import Int64Array
 
-LEAF_RANGES = 65_536
+LEAF_RANGES = 262_144
 """Ranges at which a leaf is split. Adding ids copies a leaf's ranges at most, never the whole set."""
 
 _SMALLEST = int(np.iinfo(np.int64).min)
@@ -35,7 +35,8 @@ class IdRanges:
     """A set of ids. Adding and looking up take a time that depends on the number of ids given, not on the set's size.
 
     The ids are split over leaves, each of which has a part of the number line. A leaf has levels of ranges, the largest
-    first. A new level is merged with those that are no larger than twice its size, as in a log-structured merge tree.
+    first. A new level is merged with those that are no larger than twice its size, as in a log-structured merge tree. A level
+    whose ranges have one id each is a single column.
     """
 
     def __init__(self) -> None:
@@ -48,8 +49,8 @@ class IdRanges:
         for leaf, part in self._parts(ranges):
             levels = self._leaves[leaf]
             while levels and len(levels[-1]) <= 2 * len(part):
-                part = _united(np.concatenate([levels.pop(), part]))
-            levels.append(part)
+                part = _united(np.concatenate([_wide(levels.pop()), part]))
+            levels.append(_narrow(part))
         for leaf in range(len(self._leaves) - 1, -1, -1):
             if sum(map(len, self._leaves[leaf])) > LEAF_RANGES:
                 self._split(leaf)
@@ -62,7 +63,7 @@ class IdRanges:
             rows = np.flatnonzero(leaf_of == leaf)
             for level in self._leaves[leaf]:
                 at = np.searchsorted(level[:, 0], ids[rows], "right") - 1
-                found[rows] |= (at >= 0) & (ids[rows] <= level[np.maximum(at, 0), 1])
+                found[rows] |= (at >= 0) & (ids[rows] <= level[np.maximum(at, 0), -1])
         return found
 
     def overlaps(self, ranges: Int64Array) -> bool:
@@ -70,7 +71,7 @@ class IdRanges:
         for leaf, part in self._parts(ranges):
             for level in self._leaves[leaf]:
                 at = np.searchsorted(level[:, 0], part[:, 1], "right") - 1
-                if ((at >= 0) & (level[np.maximum(at, 0), 1] >= part[:, 0])).any():
+                if ((at >= 0) & (level[np.maximum(at, 0), -1] >= part[:, 0])).any():
                     return True
         return False
 
@@ -78,7 +79,7 @@ class IdRanges:
         """Yield the ranges in order, those of one leaf at a time. Two pieces may touch."""
         for levels in self._leaves:
             if levels:
-                yield levels[0] if len(levels) == 1 else _united(np.concatenate(levels))
+                yield _wide(levels[0]) if len(levels) == 1 else _united(np.concatenate([*map(_wide, levels)]))
 
     def ranges(self) -> Int64Array:
         """Return all ranges, in order and with gaps between."""
@@ -109,12 +110,23 @@ class IdRanges:
             yield leaf, part
 
     def _split(self, leaf: int) -> None:
-        (ranges,) = self._leaves[leaf] = [_united(np.concatenate(self._leaves[leaf]))]
+        ranges = _united(np.concatenate([*map(_wide, self._leaves[leaf])]))
         if len(ranges) <= LEAF_RANGES:
+            self._leaves[leaf] = [_narrow(ranges)]
             return
         parts = np.array_split(ranges, -(-len(ranges) // (LEAF_RANGES // 2)))
-        self._leaves[leaf : leaf + 1] = [[part.copy()] for part in parts]
+        self._leaves[leaf : leaf + 1] = [[_narrow(part.copy())] for part in parts]
         self._begins[leaf + 1 : leaf + 1] = [int(part[0, 0]) for part in parts[1:]]
+
+
+def _narrow(ranges: Int64Array) -> Int64Array:
+    """Return a level of these ranges."""
+    return ranges[:, :1].copy() if (ranges[:, 0] == ranges[:, 1]).all() else ranges
+
+
+def _wide(level: Int64Array) -> Int64Array:
+    """Return the ranges of a level."""
+    return level if level.shape[1] > 1 else np.repeat(level, 2, axis=1)
 
 
 def _united(ranges: Int64Array) -> Int64Array:
