@@ -105,7 +105,7 @@ PAGES = {
     "guides/applications.md": ("", ""),
     "guides/from-queues.md": (STREAMS, ""),
     "guides/once.md": ("", ""),
-    "guides/run-again.md": (AGAIN, "assert acker.dead_letters.count() == 0"),
+    "operate/run-again.md": (AGAIN, "assert acker.dead_letters.count() == 0"),
     "guides/spark.md": ("", ""),
     "guides/streams.md": (STREAMS + PARKED[0], PARKED[1]),
     "operate/hosted-spark.md": ("", ""),

@@ -22,7 +22,7 @@ from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.ops.acl import Role, users
 from acker_redis.store import topology_counts
-from acker_redis.store.dead_letter import DeadLetter
+from acker_redis.store.dead_letter import FROM_PAYLOAD, DeadLetter
 from acker_redis.store.kafka_progress import KafkaProgress
 from acker_redis.store.topology_state import TopologyState
 from acker_redis.storm.state.codec import encode_key, encode_value
@@ -138,6 +138,7 @@ SHELL_PAGES = (
     "operate/troubleshooting",
     "operate/production",
     "operate/on-call",
+    "operate/run-again",
     "reference/commands",
     "reference/settings",
 )
@@ -241,7 +242,7 @@ def test_documented_shell_commands_run(servers: list[Server], tmp_path: Path) ->
         acker.init_many(range(1, 201), range(1, 201), spout_id=0)
         acker.fail_many(range(1, 101), reason="broken", component="parse")
         acker.admin.rotate(force=True)
-        acker.dead_letters.add([DeadLetter(1, "run", 5, "failed", "parse", "broken")])
+        acker.dead_letters.add([DeadLetter(1, "run", 5, "failed", "parse", "broken", b"{}", replay=FROM_PAYLOAD)])
         topology_counts.write(app_of(acker).client, "orders", topology_counts.Counts("Words", "run", "ended", 0))
         write_state(acker)
         pages = [block for name in SHELL_PAGES for block in blocks("sh", f"docs/{name}.md")]

@@ -25,7 +25,7 @@ NEEDS_ANOTHER_HANDLER = "A stream needs an absolute checkpoint location over Spa
 
 PAGES = tuple(
     f"{name}.md" for name in (
-        "guides/aggregates", "guides/applications", "guides/run-again", "operate/hosted-spark", "topologies/from-storm",
+        "guides/aggregates", "guides/applications", "operate/run-again", "operate/hosted-spark", "topologies/from-storm",
         "topologies/spark",
     )
 )  # fmt: skip

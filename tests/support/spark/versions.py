@@ -80,7 +80,7 @@ TRIED_ON_NEWEST = (
 
 LONG = {
     "docs/test_docs.py::test_python_blocks_of_a_docs_page_run": (
-        "guides/aggregates", "guides/applications", "guides/run-again", "operate/hosted-spark", "topologies/from-storm",
+        "guides/aggregates", "guides/applications", "operate/run-again", "operate/hosted-spark", "topologies/from-storm",
     ),
     "spark/streaming/test_restarts.py::test_killed_stream_resumes_in_a_process_with_other_settings": ("middle",),
 }  # fmt: skip
