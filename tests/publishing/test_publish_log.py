@@ -200,6 +200,27 @@ def test_draft_that_another_start_removes_is_written_again(tmp_path: Path, monke
     assert not list(tmp_path.glob(".*"))
 
 
+def test_stage_of_a_record_that_may_exist_is_needed_until_it_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, stage = log_in(tmp_path / "log", "run"), tmp_path / "stage"
+    staged = Staged("orders", "files", "/table", str(stage / "1"), ("part-0",), 1)
+
+    def fail(*_: object) -> bool:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="Input"):
+        patch.setattr(LocalLogFolder, "create", fail)
+        log.accept(accepted(1, staged=(staged,)))
+    assert [log.may_need(folder) for folder in (stage, stage / "1", stage / "2", tmp_path / "other")] == [
+        True, True, False, False,
+    ]  # fmt: skip
+    log.settle()
+    assert log.may_need(stage)
+    log.publish(lambda *_: None)
+    assert not log.may_need(stage)
+
+
 def files_of(tmp_path: Path, *names: str) -> Staged:
     for name in names:
         (tmp_path / "stage" / name).parent.mkdir(parents=True, exist_ok=True)

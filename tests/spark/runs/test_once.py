@@ -20,7 +20,7 @@ import redis
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
-from acker_redis import AckerError, BadConfigError, PipelineError, RetryPolicy
+from acker_redis import AckerError, BadConfigError, InexactPipelineError, PipelineError, RetryPolicy
 from acker_redis.errors import FencedError, FilesNotMovedError, LogLostError
 from acker_redis.model import keys
 from acker_redis.publishing.files import LocalFiles
@@ -77,6 +77,11 @@ def into_two(run: Case, bad: set[int]) -> Any:
     return pipeline
 
 
+def in_stages(once: Once) -> list[Path]:
+    """Files that wait in stages of a log."""
+    return list(Path(folder_of(once), "stage").rglob("*.parquet"))
+
+
 def check_exact(run: Case, messages: set[int]) -> None:
     items = Counter((message, child) for message in messages for child in range(message % 3))
     assert Counter(run.written("id", "child", name="items")) == items
@@ -92,7 +97,48 @@ def test_rows_of_failed_messages_are_in_no_table(case: MakeCase) -> None:
     check_exact(run, ended.acked)
     state = log_of(log).state
     assert (state.is_finished, state.is_settled, set(state.dead[""])) == (True, True, bad)
-    assert not any(Path(folder_of(log), "stage").rglob("*.parquet"))
+    assert not in_stages(log)
+
+
+def test_stages_of_emissions_that_broke_are_removed(case: MakeCase) -> None:
+    """The first sink has staged its rows when the second one fails."""
+    run, seen = case(n=20), list[int]()
+    log = once(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        seen.append(len(in_stages(log)))
+        tracker.write(messages, run.append("orders"))
+        seen.append(len(in_stages(log)))
+        if tracker.emission < 2:
+            messages.selectExpr(f"raise_error('{tracker.emission}')").collect()
+        items = tracker.flat_map(messages, partial(failing, set()), "id bigint, child int")
+        tracker.write(items, run.append("items"))
+
+    run.done(pipeline, stop_if_broken=False, retry=RetryPolicy(max_attempts=9, first_delay_secs=0))
+    assert len(seen) > 4
+    assert set(seen[::2]) == {0}
+    assert 0 not in seen[1::2]
+    assert not in_stages(log)
+    check_exact(run, set(range(20)))
+
+
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_pipeline_that_drops_rows_itself_is_named(case: MakeCase, *, is_cached: bool) -> None:
+    """The tracker caches rows itself, which is no reason to try again. A cache of the user's may be one."""
+    run, calls = case(n=20), list[int]()
+    log = once(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        calls.append(tracker.emission)
+        rows = messages.cache() if is_cached else messages
+        tracker.write(rows.where("id < 7"), run.append("orders"))
+
+    ended = run.run(pipeline)
+    assert isinstance(ended.error, AckerError)
+    assert "tracker.filter for where" in str(ended.error)
+    assert (ended.acked, ended.letters, in_stages(log)) == (set(), {}, [])
+    assert (len(calls) == 1) is not is_cached
+    assert isinstance(ended.error, InexactPipelineError) is not is_cached
 
 
 def test_finished_data_is_not_written_again_and_counted_apart(case: MakeCase) -> None:
@@ -841,7 +887,7 @@ def test_full_disk_of_the_log_is_waited_for(case: MakeCase, monkeypatch: pytest.
 
 def test_log_that_stays_away_ends_the_run_and_nothing_is_acked(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
     run, asked = case(n=10), list[str]()
-    once(run)
+    log = once(run)
     create = LocalLogFolder.create
 
     def away(self: LocalLogFolder, name: str, data: bytes) -> bool:
@@ -850,8 +896,13 @@ def test_log_that_stays_away_ends_the_run_and_nothing_is_acked(case: MakeCase, m
             raise OSError(5, "Input/output error")
         return create(self, name, data)
 
-    monkeypatch.setattr(LocalLogFolder, "create", away)
-    ended = run.run(into_two(run, set()), retry=RetryPolicy(max_attempts=2, first_delay_secs=0, outage_secs=1))
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalLogFolder, "create", away)
+        ended = run.run(into_two(run, set()), retry=RetryPolicy(max_attempts=2, first_delay_secs=0, outage_secs=1))
     assert type(ended.error) is AckerError
     assert "publish log" in str(ended.error)
     assert (ended.acked, ended.letters) == (set(), {})
+    assert in_stages(log), "the record may be there after all"
+    run.done(into_two(run, set()))
+    check_exact(run, set(range(10)))
+    assert not in_stages(log)
