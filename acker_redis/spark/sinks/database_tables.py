@@ -16,8 +16,10 @@ _PARTS = re.compile(_PART)
 _PLAIN = re.compile(rf"\s*(?:{_PART})(?:\s*\.\s*(?:{_PART}))*\s*")
 """Names of tables, with their schemas. Everything else is a query, such as `(SELECT ...) t`, or `a JOIN b`."""
 
-_LOGIN = re.compile(r"(?<=//)[^/@?;]*@|(?<=:thin:)[^@]*(?=@)")
+_LOGIN = re.compile(r"(?<=//)[^/?;]*@|(?<=:thin:)[^@]*(?=@)")
 _PARAMETERS = re.compile(r"[?;].*|[:/,]\w+=.*", re.DOTALL)
+_EMBEDDED = re.compile(r"jdbc:(derby|sqlite|h2|hsqldb|duckdb):(?!.*//)")
+"""URLs of databases that are files. One has many names, such as relative ones."""
 _NAMED_IN = re.compile(r"[?;&:/,](?:databasename|database|db)=([^;&,]*)")
 """Parameter that names the database, as in URLs of SQL Server."""
 
@@ -75,12 +77,16 @@ def table_of(options: Mapping[str, str]) -> DatabaseTable:
 
 def _plain(url: str) -> str:
     """Return a URL without its login and parameters."""
+    if _EMBEDDED.match(url):
+        return re.sub(r"[?;].*", "", url, flags=re.DOTALL)
     return _PARAMETERS.sub("", _LOGIN.sub("", url))
 
 
 def _server(url: str) -> str:
     """Return what a URL says about where a database is."""
     plain = _plain(url.strip().lower()).rstrip("/")
+    if embedded := _EMBEDDED.match(plain):
+        return f"{embedded[1]} {re.split('[:/]', plain)[-1]}"
     kind = plain.split(":")[1] if plain.count(":") > 1 else ""
     return re.sub(rf":{_PORTS[kind]}(?=[/:]|$)", "", plain) if kind in _PORTS else plain
 

@@ -4,6 +4,7 @@ import os
 import posixpath
 import re
 import uuid
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -14,9 +15,15 @@ from acker_redis.spark.runtime.sessions import is_connect
 _LOCAL, _SCHEME = re.compile(r"^file:/*"), re.compile(r"[A-Za-z][\w+.-]*:/")
 
 
+_OF_S3, _PORT_OF_HDFS = re.compile(r"^s3[an]://"), re.compile(r"^(hdfs://[^/:]+):8020(?=/|$)")
+"""Other schemes of S3, and the usual port of a name node."""
+
+
 def plain(path: str) -> str:
-    """Return a path without the scheme of local files, and without trailing slashes."""
+    """Return a path without the scheme of local files, without usual ports, and without trailing slashes."""
     path = _LOCAL.sub("/", path)
+    path = _OF_S3.sub("s3://", path)
+    path = _PORT_OF_HDFS.sub(r"\1", path)
     root = re.match(r"[A-Za-z][\w+.-]*://?", path)
     start = 0 if root is None else root.end()
     return path[:start] + posixpath.normpath(path[start:])
@@ -29,9 +36,25 @@ def qualified(session: SparkSession, path: str) -> str:
     hadoop = java_class(session.sparkContext, "org.apache.hadoop.fs.Path")(path)
     try:
         configuration = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
-        return plain(str(hadoop.getFileSystem(configuration).makeQualified(hadoop).toString()))
+        system = hadoop.getFileSystem(configuration)
+        if str(system.getScheme()) == "viewfs":
+            return plain(_behind_view(system, hadoop))
+        return plain(str(system.makeQualified(hadoop).toString()))
     except java_errors():  # the writer raises it, too
         return plain(path)
+
+
+def _behind_view(system: Any, path: Any) -> str:
+    """Return the path that one of ViewFS leads to. It may not exist yet."""
+    below: list[str] = []
+    while True:
+        try:
+            return posixpath.join(str(system.resolvePath(path).toString()), *reversed(below))
+        except java_errors():
+            if path.getParent() is None:
+                return str(system.makeQualified(path).toString())
+            below.append(str(path.getName()))
+            path = path.getParent()
 
 
 def resolved(path: str) -> str:

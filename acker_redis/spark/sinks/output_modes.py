@@ -268,7 +268,7 @@ class _Guard:
             options = self._options_of(arguments)
             if method in ("save", "saveAsTable"):
                 check_source(session, sink, source)
-            path = arguments.get("path") or options.get("path")
+            path = arguments.get("path") or _path_among(options)
             if method in ("save", "saveAsTable") and not self._writes.dry:
                 mode, write = self._mode_of(method, arguments), (method, arguments, self._settings)
                 append = partial(self._append, method, arguments)
@@ -306,7 +306,7 @@ class _Guard:
             method,
             arguments.get("format") or self._source,
             self._table or arguments.get("name", arguments.get("tableName")),
-            arguments.get("path") or options.get("path"),
+            arguments.get("path") or _path_among(options),
             _has_columns(self._partitioned_by if given is None else given),
             {name.lower(): value for name, value in options.items()},
         )
@@ -356,6 +356,11 @@ def _with_options(options: dict[str, str], given: dict[str, Any]) -> dict[str, s
         if value is not None:
             options[name] = str(value)
     return options
+
+
+def _path_among(options: dict[str, str]) -> str | None:
+    """Return the option `path`, in any spelling."""
+    return next((value for name, value in options.items() if name.lower() == "path"), None)
 
 
 def _has_columns(names: object) -> bool:

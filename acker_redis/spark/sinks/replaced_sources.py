@@ -6,6 +6,7 @@ are kept.
 """
 
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -19,15 +20,20 @@ from pyspark.sql import DataFrame, SparkSession
 from acker_redis.errors import PipelineError
 from acker_redis.spark.proof import requests
 from acker_redis.spark.proof.plans import analyzed_part, each
-from acker_redis.spark.runtime.jvm import java_errors
+from acker_redis.spark.runtime.jvm import java_errors, java_static
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.database_tables import DatabaseTable, is_jdbc, table_of
 from acker_redis.spark.sinks.folders import overlap, plain, qualified, resolved
 from acker_redis.spark.sinks.source_checks import has_versions, names_tables
+from acker_redis.spark.sources.files import files_of
+from acker_redis.spark.sql import quoted
 
 _FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 _DATABASE = "org.apache.spark.sql.execution.datasources.jdbc.JDBCRelation"
 """Classes of relations."""
+
+_OF_PROGRAM = ("LocalRelation", "LogicalRDD", "Scan ExistingRDD")
+"""Leaves with rows that the program has made, such as the names of files that `read_files` reads."""
 
 _VERSIONED = ("org.apache.spark.sql.delta.", "io.delta.", "org.apache.iceberg.")
 """Packages of tables that know the options below. Others ignore them."""
@@ -48,6 +54,8 @@ _JDBC_RELATION = re.compile(r"\bJDBCRelation\((.*)\) \[numPartitions=\d+\]")
 """Names of tables in the text of a plan."""
 
 _GLOB = re.compile(r"[*?\[{]")
+_LOCATION = re.compile(r"^\s*Location: (.+)$", re.MULTILINE)
+"""Folder in the text of a table's partition."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +76,13 @@ class Stored:
 
     def __str__(self) -> str:
         return repr(self.table or str(self.database_table or min(self.folders)))
+
+    def named(self, other: "Stored") -> str:
+        """Return a name that shows what it has in common with the other."""
+        if self.table is not None:
+            return str(self)
+        common = [mine for mine in sorted(self.folders) if Stored(folders=frozenset([mine])).overlaps(other)]
+        return repr(common[0]) if common else str(self)
 
     @property
     def is_query(self) -> bool:
@@ -95,6 +110,7 @@ class ReplacedSources:
 
     _read: list[tuple[str, Stored]] = field(default_factory=list)
     _replaced: list[tuple[str, Stored]] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # sinks may run in several threads
 
     def add_read(self, reader: str, rows: DataFrame) -> None:
         """Add the rows that a sink or an operator computes.
@@ -103,8 +119,9 @@ class ReplacedSources:
             PipelineError: they are read from a target.
         """
         found = [(reader, read) for read in _reads(rows)]
-        self._check(found, self._replaced)
-        self._read += found
+        with self._lock:
+            self._check(found, self._replaced)
+            self._read += found
 
     def add_replaced(self, sink: str, targets: Iterable[Stored]) -> None:
         """Add the targets of a writer.
@@ -113,8 +130,9 @@ class ReplacedSources:
             PipelineError: a sink reads one of them.
         """
         replaced = [(sink, target) for target in targets]
-        self._check(self._read, replaced)
-        self._replaced += replaced
+        with self._lock:
+            self._check(self._read, replaced)
+            self._replaced += replaced
 
     def clear(self) -> None:
         """Forget everything."""
@@ -133,8 +151,8 @@ def _error(reader: str, read: Stored, sink: str, target: Stored) -> PipelineErro
         return PipelineError(
             f"{sink!r}: the output replaces {target}, and the rows of {reader!r} are read from the same database by a query: "
             f"{read}. It can't be told which tables it reads, and if this one is among them, the next attempt counts the rows "
-            "of this run again. Read tables by their names, read the query before the run with localCheckpoint(), or write to "
-            "another database or with tracker.write_dataframe."
+            "of this run again. Read tables by their names, copy the query's rows into another table before the first start, "
+            "or write to another database or with tracker.write_dataframe."
         )
     version = (
         ', or read a fixed version of the table with option("versionAsOf", ...), which for Iceberg is the id of a snapshot'
@@ -142,8 +160,9 @@ def _error(reader: str, read: Stored, sink: str, target: Stored) -> PipelineErro
         else ""
     )
     return PipelineError(
-        f"{sink!r}: the output replaces {target}, and the rows of {reader!r} are read from {read}. If a sink fails or the run "
-        "ends between two sinks, the next attempt reads the rows that this run wrote, and counts them again. Write to another "
+        f"{sink!r}: the output replaces {target.named(read)}, and the rows of {reader!r} are read from {read.named(target)}. "
+        "If a sink fails or the run ends between two sinks, the next attempt reads the rows that this run wrote, and counts "
+        "them again. Write to another "
         f"target{version}."
     )
 
@@ -166,6 +185,11 @@ def replaced_by(
     with suppress(AnalysisException):  # no such table, so nobody reads it
         if table is not None:
             found += _reads(session.table(table))
+            if "." not in table:  # else it may be a temporary view, which saveAsTable ignores
+                catalog = session.catalog
+                found += _reads(
+                    session.table(f"{quoted(catalog.currentCatalog())}.{quoted(catalog.currentDatabase())}.{table}")
+                )
         elif path is not None and names_tables(session, source, path):
             reader = session.read if source is None else session.read.format(source)
             return list(_reads(reader.options(**options).load(path)))
@@ -183,12 +207,12 @@ def _reads(frame: DataFrame) -> Iterator[Stored]:
     plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
     for part in (plan, *each(plan.subqueriesAll())):
         for leaf in each(part.collectLeaves()):
-            stored = _stored(leaf)
+            stored = _stored(session, leaf)
             if stored is not None:
                 yield stored
 
 
-def _stored(leaf: Any) -> Stored | None:
+def _stored(session: SparkSession, leaf: Any) -> Stored | None:
     """Return what a leaf of a plan reads, or None: nothing that is stored, or a fixed version."""
     kind = str(leaf.nodeName())
     if kind.startswith("LogicalRelation"):
@@ -199,7 +223,9 @@ def _stored(leaf: Any) -> Stored | None:
             location = relation.location()
             if _called(location, "isTimeTravelQuery") is True:
                 return None
-            folders = frozenset(plain(str(path.toString())) for path in each(location.rootPaths()))
+            folders = frozenset(_followed(session, str(path.toString())) for path in each(location.rootPaths()))
+            if catalog.isDefined():
+                folders |= _folders_of_partitions(session, catalog.get())
             return Stored(name, folders, has_versions=_is_versioned(location))
         if _DATABASE in of_classes:
             options = relation.jdbcOptions()
@@ -210,8 +236,29 @@ def _stored(leaf: Any) -> Stored | None:
     if kind == "HiveTableRelation":
         table, location = leaf.tableMeta(), leaf.tableMeta().storage().locationUri()
         folders = frozenset([plain(unquote(str(location.get().toString())))] if location.isDefined() else [])
-        return Stored(str(table.identifier().toString()), folders)
+        return Stored(str(table.identifier().toString()), folders | _folders_of_partitions(session, table))
+    if kind in _OF_PROGRAM and not leaf.output().isEmpty():
+        if (path := files_of(str(leaf.output().head().name()))) is not None:
+            return Stored(folders=frozenset([qualified(session, path)]))
     return None
+
+
+def _folders_of_partitions(session: SparkSession, table: Any) -> frozenset[str]:
+    """Return the folders of a table's partitions, each of which may be elsewhere."""
+    if table.partitionColumnNames().isEmpty():
+        return frozenset()
+    catalog = session._jsparkSession.sessionState().catalog()  # noqa: SLF001
+    every = java_static(session.sparkContext, "scala.Option", "empty")()
+    try:
+        text = str(catalog.listPartitions(table.identifier(), every).mkString("\n"))
+    except java_errors():  # the table is gone, or isn't in the catalog of the session
+        return frozenset()
+    return frozenset(plain(unquote(found)) for found in _LOCATION.findall(text))
+
+
+def _followed(session: SparkSession, path: str) -> str:
+    """Return a plain path. One of ViewFS is that of the file system behind it."""
+    return qualified(session, path) if path.startswith("viewfs:") else plain(path)
 
 
 def _stored_v2(leaf: Any) -> Stored | None:
@@ -224,7 +271,7 @@ def _stored_v2(leaf: Any) -> Stored | None:
         (versioned and any(options.containsKey(pin) and _is_version(pin, str(options.get(pin))) for pin in _PINS))
         or (travel is not None and travel.isDefined() and _BRANCH.match(str(travel.get().toString())) is None)
         or of_snapshot
-        or (name.isDefined() and _PINNED_NAME.search(name.get().toString()) is not None)
+        or (versioned and name.isDefined() and _PINNED_NAME.search(name.get().toString()) is not None)
     ):
         return None
     full = (
@@ -268,6 +315,10 @@ def _requested(session: SparkSession, relation: Any) -> Iterator[Stored]:
         kind = part.WhichOneof("rel_type")
         if kind == "sql":
             pinned, hidden = _PINNED_QUERY.search(part.sql.query) is not None, True
+        elif kind == "map_partitions":
+            if (path := files_of(part.map_partitions.func.function_name)) is not None:
+                yield Stored(folders=frozenset([qualified(session, path)]))
+            continue
         elif kind == "read" and not part.read.is_streaming:
             pinned, hidden = _is_pinned(session, part.read), _is_hidden(session, part.read)
         else:

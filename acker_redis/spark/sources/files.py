@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
+from urllib.parse import quote, unquote
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +32,9 @@ READ_FROM = "acker_read_from"
 
 READ_AS = "acker_read_as"
 """Metadata key of the column `file`, with the format."""
+
+_FILES_OF = "acker_files_of_"
+"""Beginning of the name of the column that has the files to read, and of the function that reads them. The path follows."""
 
 ROW_OF = "acker_row_of"
 """Metadata key of the column `row`, with the path that was read. READ_AS stands beside it."""
@@ -85,7 +89,7 @@ def read_files(
             f"The files have the columns {sorted(taken)}, which read_files adds. Rename them in the files, or set a schema "
             "without them."
         )
-    names = spark.createDataFrame(pa.table({FILE: paths}))
+    names = spark.createDataFrame(pa.table({_mark_of(path): paths}))
     of_file = {READ_FROM: path, READ_AS: file_format}
     file = StructField(FILE, StringType(), metadata=of_file)
     of_row = {ROW_OF: path, READ_AS: file_format}
@@ -145,6 +149,21 @@ def check_outside(frame: DataFrame, partition: str, place: Path) -> None:
             )
 
 
+def _mark_of(path: str) -> str:
+    """Return a name that tells what is read. Paths of this machine are made absolute."""
+    system, place = file_system(path)
+    full = str(Path(place).absolute()) if isinstance(system, pa.fs.LocalFileSystem) else path
+    return _FILES_OF + quote(full).replace(".", "%2E")  # names of columns have no dots
+
+
+def files_of(name: str) -> str | None:
+    """Return the path that `read_files` reads, from the name of its column of files or of its function.
+
+    None: it is another name.
+    """
+    return unquote(name.removeprefix(_FILES_OF)) if name.startswith(_FILES_OF) else None
+
+
 def _schema_of(path: str, paths: list[str], file_format: Format) -> pa.Schema:
     """Infer the columns from the first file that isn't empty."""
     system, _ = file_system(path)
@@ -182,6 +201,10 @@ class _Reading:
     base: str
     file_format: Format
     details: pa.Schema | AmbiguityCheck | _Csv
+
+    @property
+    def __name__(self) -> str:
+        return _mark_of(self.base)
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         system, _ = file_system(self.base)

@@ -1,5 +1,6 @@
 """A whole output that reads what it replaces: yesterday's totals and today's orders, written over yesterday's totals."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -9,7 +10,9 @@ from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
 from acker_redis import PipelineError
-from acker_redis.spark import Pipeline, Tracker, check_pipeline
+from acker_redis.spark import Pipeline, Tracker, check_pipeline, read_files
+from acker_redis.spark.sinks.database_tables import DatabaseTable
+from acker_redis.spark.sinks.folders import overlap, plain
 from acker_redis.spark.sinks.replaced_sources import _BRANCH
 from tests.support.spark.cases import Case, MakeCase
 
@@ -97,11 +100,19 @@ READS: list[Read] = [
     lambda spark, folder: spark.read.parquet(f"{link_to(str(Path(folder).parent))}/total[s]"),
     lambda spark, folder: spark.read.option("versionAsOf", "1").parquet(folder),
     lambda spark, folder: spark.read.option("versionAsOf", "1").table(f"parquet.`{folder}`"),
+    lambda spark, folder: read_files(spark, folder, "parquet", "total int").selectExpr("row AS key", "total"),
+    lambda spark, folder: read_files(spark, relative_here(folder), "parquet", "total int").selectExpr(
+        "row AS key", "*"
+    ),
+    lambda spark, folder: read_files(spark, f"file://{folder}", "text").selectExpr("row AS key", "1 AS total"),
 ]
 
 WRITES: list[Write] = [
     to_folder,
     lambda w, folder: w.format("parquet").option("path", folder).save(),
+    lambda w, folder: w.format("parquet").option("PATH", folder).save(),
+    lambda w, folder: w.format("parquet").save(**{"PATH": folder}),
+    lambda w, folder: w.option("Path", folder).saveAsTable("another"),
     lambda w, folder: w.json(str(Path(folder).parent)),
     lambda w, folder: w.parquet(f"{folder}/key=1"),
     lambda w, folder: w.insertInto("totals"),
@@ -118,6 +129,11 @@ def relative(folder: str) -> str:
     return "../" * 20 + folder.lstrip("/")
 
 
+def relative_here(folder: str) -> str:
+    """Return the folder's name below the working directory of this process."""
+    return os.path.relpath(folder)
+
+
 def link_to(folder: str) -> str:
     """Another name of a folder."""
     link = Path(f"{folder}-link")
@@ -131,6 +147,72 @@ def test_output_over_its_source_is_refused_however_it_is_read(case: MakeCase, to
     run = case(n=N)
     assert "the output replaces" in refused(run, adding(read, to_folder, totals))
     assert run.spark.read.parquet(totals).count() == N
+
+
+def test_partition_in_another_folder_is_part_of_its_table(case: MakeCase, totals: str, tmp_path: Path) -> None:
+    run, other = case(n=N), str(tmp_path / "elsewhere")
+    run.spark.read.parquet(totals).drop("key").withColumn("key", F.lit(7).cast("bigint")).write.parquet(other)
+    run.spark.sql(f"ALTER TABLE totals ADD PARTITION (key=7) LOCATION '{other}'")
+    run.spark.catalog.refreshTable("totals")
+    read: Read = lambda spark, _: spark.table("totals")  # noqa: E731
+    text = refused(run, adding(read, lambda w, _: w.parquet(f"{other}/new"), totals))
+    assert "elsewhere/new" in text and "totals" in text
+
+
+@pytest.mark.classic("a client asks its server for a table by its name, which has it from the view")
+def test_temporary_view_does_not_hide_the_table_of_its_name(case: MakeCase, totals: str) -> None:
+    run = case(n=N)
+    run.spark.range(N).createOrReplaceTempView("totals")
+    try:
+        read: Read = lambda spark, _: spark.table("default.totals")  # noqa: E731
+        text = refused(run, adding(read, lambda w, _: w.saveAsTable("totals"), totals))
+    finally:
+        run.spark.catalog.dropTempView("totals")
+    assert "the output replaces" in text
+
+
+@pytest.mark.classic("a client doesn't know where links of its server lead to")
+def test_folder_by_another_file_system_is_recognised(
+    case: MakeCase, totals: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = case(n=N)
+    conf = run.spark._jsc.hadoopConfiguration()  # noqa: SLF001
+    conf.set("fs.viewfs.mounttable.c.link./data", f"file:{Path(totals).parent}")
+    read: Read = lambda spark, _: spark.read.parquet("viewfs://c/data/totals")  # noqa: E731
+    assert "the output replaces" in refused(run, adding(read, to_folder, totals))
+    read = lambda spark, folder: spark.read.parquet(folder)  # noqa: E731
+    write: Write = lambda w, _: to_folder(w, "viewfs://c/data/totals/new/er")  # noqa: E731
+    assert "the output replaces" in refused(run, adding(read, write, totals))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_same"),
+    [
+        ("s3://b/t", "s3a://b/t", True),
+        ("s3n://b/t/x", "s3://b/t", True),
+        ("hdfs://nn/t", "hdfs://nn:8020/t", True),
+        ("hdfs://nn/t", "hdfs://nn:9000/t", False),
+        ("s3://b/t", "gs://b/t", False),
+    ],
+)
+def test_folders_of_one_store_by_two_names(one: str, other: str, *, are_same: bool) -> None:
+    assert overlap(plain(one), plain(other)) is are_same
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "are_same"),
+    [
+        ("jdbc:derby:/data/day=1/db", "jdbc:derby:/data/day=2/shop", False),
+        ("jdbc:derby:/data/db", "jdbc:derby:directory:/data/db;create=true", True),
+        ("jdbc:derby:db", "jdbc:derby:/data/db", True),
+        ("jdbc:sqlite:x.db", "jdbc:sqlite:file:/data/x.db?mode=ro", True),
+        ("jdbc:sqlite:/data/a.db", "jdbc:sqlite:/data/b.db", False),
+        ("jdbc:mysql://u:p@ss@host/db", "jdbc:mysql://host:3306/db", True),
+    ],
+)
+def test_databases_by_two_urls(one: str, other: str, *, are_same: bool) -> None:
+    assert DatabaseTable(one, "t").may_be(DatabaseTable(other, "t")) is are_same
+    assert "ss@" not in str(DatabaseTable(one, "t"))
 
 
 @pytest.fixture
