@@ -23,8 +23,12 @@ app = typer.Typer(
 
 
 @app.command()
-def show(location: _Log, as_json: AsJson = False) -> None:
-    """Print what a log has accepted, which messages are dead, and which rows aren't known to be published."""
+def show(
+    location: _Log,
+    dead: Annotated[bool, typer.Option("--dead", help="Print the dead messages, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print what a log has accepted, how many messages are dead, and which rows aren't known to be published."""
     with exit_on_error():
         upkeep = LogUpkeep(location)
         state, waiting = upkeep.log.state, upkeep.waiting()
@@ -39,41 +43,54 @@ def show(location: _Log, as_json: AsJson = False) -> None:
             "finished": state.is_finished,
             "letters_to_store": sum(len(dead.letters) for dead in state.to_store.values()),
         }
+        messages = [(partition, one) for partition in sorted(state.dead) for one in sorted(state.dead[partition])]
         if as_json:
-            output.json_line(values | {"not_published": [vars(one) for one in waiting]})
+            shown = {"dead_messages": messages} if dead else {}
+            output.json_line(values | shown | {"not_published": [vars(one) for one in waiting]})
             return
         lines = [
             f"record {one.number}: {one.rows} rows for {one.sink!r} in {one.target}, {one.staged} files in the stage"
             for one in waiting
         ]
         output.fields(values, *(["not known to be published:", *lines] if lines else []))
+        if dead:
+            output.line(*(f"dead: {partition} {one}" if partition else f"dead: {one}" for partition, one in messages))
 
 
 @app.command()
-def check(location: _Log, as_json: AsJson = False) -> None:
+def check(
+    location: _Log,
+    tables: Annotated[
+        list[str] | None, typer.Argument(metavar="[TABLE]...", help="Folders of tables that a lost log doesn't know.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Hold the tables against a log. Files that a compaction has replaced count as gone.
 
-    Exits with 1 if a table has files of a record that the log lacks, or if rows aren't published.
+    Exits with 1 if a table has files of a record that the log lacks, if accepted rows are in the stage, or if it knows no table.
     """
     with exit_on_error():
         upkeep = LogUpkeep(location)
         newest = upkeep.log.state.newest_accepted
-        is_lost = False
-        for table in upkeep.tables():
+        is_lost, found = False, upkeep.tables(tables or ())
+        for table in found:
             is_lost = is_lost or table.newest > newest
             if as_json:
                 output.json_line(vars(table) | {"known": newest})
             else:
-                found = f", files of record {table.newest}, which the log lacks" if table.newest > newest else ""
-                output.line(f"{table.target}: {table.there} files there, {table.gone} gone{found}")
-        waiting = upkeep.waiting()
+                lacks = f", files of record {table.newest}, which the log lacks" if table.newest > newest else ""
+                output.line(f"{table.target}: {table.there} files there, {table.gone} gone{lacks}")
+        waiting = {one.number for one in upkeep.waiting() if one.staged}
+        if not found:
+            output.line("error: The log knows no table. If it should, it was lost: name the tables.", err=True)
         if is_lost:
             output.line("error: The log was lost or set back. Restore it before the next run starts.", err=True)
         if waiting:
             output.line(
-                f"error: {len(waiting)} publications wait. The next start, or `publish`, completes them.", err=True
+                f"error: {len(waiting)} records wait. A run that works, the next start, or `publish` moves them.",
+                err=True,
             )
-        if is_lost or waiting:
+        if is_lost or waiting or not found:
             raise typer.Exit(UNHEALTHY)
 
 
@@ -91,7 +108,9 @@ def publish(
     """Move accepted rows into their tables, as the next start would. A run that still works is fenced, and ends."""
     with exit_on_error():
         upkeep = LogUpkeep(location)
-        _confirm(yes, f"{len(upkeep.waiting())} publications wait in {upkeep.location}.", "Publish them?")
+        count = len(upkeep.log.state.to_publish)
+        if count:
+            _confirm(yes, f"{count} records wait in {upkeep.location}.", "Publish them?")
         output.line(f"{upkeep.publish(assume_moved=assume_moved)} records are published")
 
 
@@ -103,8 +122,8 @@ def reopen(location: _Log, yes: _Yes = False) -> None:
     """
     with exit_on_error():
         upkeep = LogUpkeep(location)
-        dead = sum(map(len, upkeep.log.state.dead.values()))
-        _confirm(yes, f"{dead} messages are dead in {upkeep.location}.", "Run them again at the next start?")
+        if dead := sum(map(len, upkeep.log.state.dead.values())):
+            _confirm(yes, f"{dead} messages are dead in {upkeep.location}.", "Run them again at the next start?")
         output.line(f"{upkeep.reopen()} messages run again at the next start")
 
 
@@ -115,12 +134,13 @@ def skip(
     sink: Annotated[str, typer.Argument(metavar="SINK", help="Name of the sink.")],
     yes: _Yes = False,
 ) -> None:
-    """Give up the rows of one record for one sink. Their files stay in the stage. A run that still works is fenced."""
+    """Give up the rows of one record for one sink. Their files are kept elsewhere. A run that still works is fenced."""
     with exit_on_error():
         upkeep = LogUpkeep(location)
-        _confirm(yes, f"Rows of record {number} will never be in the table of {sink!r}.", "Give them up?")
-        upkeep.skip(number, sink)
-        output.line(f"record {number} has no rows for {sink!r} any more")
+        waits = upkeep.waits(number, sink)
+        text = f"{waits.staged} files of record {number} will never be in the table of {sink!r}. Others may be there already."
+        _confirm(yes, text, "Give them up?")
+        output.line(f"record {number} waits for {sink!r} no more, its files are in {upkeep.skip(number, sink)}")
 
 
 def _confirm(yes: bool, text: str, question: str) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from acker_redis.errors import AckerError, BadConfigError
 from acker_redis.publishing.files import LocalFiles, local_folder
-from acker_redis.publishing.log_folder import LocalLogFolder
+from acker_redis.publishing.log_folder import SKIPPED, LocalLogFolder
 from acker_redis.publishing.messages import MessageNames
-from acker_redis.publishing.publish_log import PublishLog
+from acker_redis.publishing.publish_log import PublishLog, is_log
 from acker_redis.publishing.records import Accepted, Owner, Staged
 
 
@@ -103,11 +103,19 @@ class LogUpkeep:
             for staged in accepted.staged
         ]
 
-    def tables(self) -> list[Table]:
-        """Hold the tables against the log. Of records that a snapshot has replaced, the log has no names of files."""
-        files, found = LocalFiles(self.log.state.name), dict.fromkeys(self.log.state.sinks.values(), (0, 0))
+    def tables(self, others: Sequence[str] = ()) -> list[Table]:
+        """Hold the tables against the log. Of records that a snapshot has replaced, the log has no names of files.
+
+        Args:
+            others: folders of tables that the log may not know, because it was lost.
+
+        Raises:
+            BadConfigError: a folder isn't on a local disk.
+        """
+        known = {*self.log.state.tables, *(str(local_folder(table, "The table")) for table in others)}
+        files, found = LocalFiles(self.log.state.name), dict.fromkeys(known, (0, 0))
         for number, record in self.log.records():
-            if isinstance(record.decision, Accepted) and number not in self.log.state.to_publish:
+            if isinstance(record.decision, Accepted):
                 for staged in record.decision.staged:
                     are_there = [files.place_of(number, staged, file).exists() for file in staged.files]
                     there, gone = found.get(staged.target, (0, 0))
@@ -134,21 +142,36 @@ class LogUpkeep:
             _decided(self.location, self.log.note_published)
         return count
 
-    def skip(self, number: int, sink: str) -> None:
-        """Give up the rows of one record that wait for a sink. Their files stay in the stage.
+    def waits(self, number: int, sink: str) -> Waiting:
+        """Return the rows of one record that wait for a sink.
 
         Raises:
-            BadConfigError: no rows of that record wait for the sink.
-            AckerError: the file system failed. Call it again.
+            BadConfigError: none do.
         """
-        waiting = [(one.number, one.sink) for one in self.waiting()]
+        waiting = {(one.number, one.sink): one for one in self.waiting()}
         if (number, sink) not in waiting:
             there = ", ".join(f"{one} {name!r}" for one, name in waiting) or "none"
             raise BadConfigError(
                 f"No rows of record {number} wait for the sink {sink!r}. Name a record and a sink that wait: {there}."
             )
+        return waiting[number, sink]
+
+    def skip(self, number: int, sink: str) -> Path:
+        """Give up the rows of one record that wait for a sink. Return the folder to which their files were moved.
+
+        Files that are in the table already stay there.
+
+        Raises:
+            BadConfigError: no rows of that record wait for the sink.
+            AckerError: the file system failed. Call it again.
+        """
+        self.waits(number, sink)
+        (staged,) = (one for one in self.log.state.to_publish[number].staged if one.name == sink)
+        place = self.location / SKIPPED / f"{number}-{Path(staged.stage).name}"  # the next start empties the stage
         self._begin()
         _decided(self.location, lambda: self.log.skip(number, sink))
+        _decided(self.location, lambda: _move_away(Path(staged.stage), place))
+        return place
 
     def reopen(self) -> int:
         """Decide that all dead messages run again at the next start, and return their number.
@@ -181,10 +204,16 @@ def _decided(location: Path, call: Callable[[], object]) -> None:
         ) from exc
 
 
+def _move_away(folder: Path, place: Path) -> None:
+    place.parent.mkdir(exist_ok=True)
+    if folder.exists():
+        folder.rename(place)
+
+
 def _in_stage(staged: Staged) -> int:
     return sum(Path(staged.stage, file).exists() for file in staged.files)
 
 
 def _logs_in(location: Path) -> list[str]:
-    folders: Sequence[Path] = sorted(path for path in location.glob("*") if path.is_dir())
-    return [str(path) for path in folders if LocalLogFolder(path).names()]
+    folders = sorted(path for path in location.glob("*") if path.is_dir())
+    return [str(path) for path in folders if is_log(LocalLogFolder(path))]

@@ -185,7 +185,8 @@ class LocalFiles:
         if not place.exists() and not self._assume_moved:
             raise FilesNotMovedError(
                 f"{source.name} is neither in the stage {source.parent} nor in the table as {place}. If it was there, and "
-                "a compaction has removed it since, its rows are in the table. Else they are lost."
+                "a compaction has removed it since, its rows are in the table: run acker-redis once publish --assume-moved on "
+                "the log. Else restore the file, or the place of the log, which may have been moved."
             )
 
     def _rename(self, source: Path, place: Path) -> None:

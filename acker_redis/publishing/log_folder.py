@@ -8,6 +8,9 @@ from typing import Protocol
 
 from acker_redis.publishing.disk import make_folder, sync
 
+STAGE, SKIPPED = "stage", "skipped"
+"""Folders beside the records of a log: of rows that wait, and of rows that a person on call has given up."""
+
 _DRAFT = ".draft"
 _TRIES = 10
 

@@ -50,6 +50,7 @@ class LogState:
         newest_stored: number of the newest record whose letters were stored; 0: none were.
         newest_reopened: number of the newest record by which dead messages ran again; 0: none did.
         sinks: names of sinks and their targets, of the newest accepted messages; empty behind the end of the data.
+        tables: targets of all accepted messages.
     """
 
     number: int = 0
@@ -66,6 +67,7 @@ class LogState:
     newest_stored: int = 0
     newest_reopened: int = 0
     sinks: dict[str, str] = field(default_factory=dict)
+    tables: set[str] = field(default_factory=set)
 
     def apply(self, number: int, record: Record) -> None:
         """Add the next record."""
@@ -80,6 +82,7 @@ class LogState:
                 self.to_publish[number] = accepted
                 self.newest_accepted = number
                 self.sinks = {staged.name: staged.target for staged in accepted.staged}
+                self.tables.update(self.sinks.values())
             case Dead() as dead:
                 for partition, message in zip(dead.partitions, dead.numbers, strict=True):
                     self.dead.setdefault(partition, {})[message] = number
@@ -157,6 +160,7 @@ class LogState:
             "format": FORMAT, "number": self.number, "owner": owner, "log_id": self.log_id, "run": self.run,
             "epoch": self.epoch, "is_finished": self.is_finished, "newest_accepted": self.newest_accepted,
             "newest_stored": self.newest_stored, "newest_reopened": self.newest_reopened, "sinks": self.sinks,
+            "tables": sorted(self.tables),
         }  # fmt: skip
         for partition, ranges in self.accepted.pieces():
             yield {"accepted": partition, "ranges": json_of_ranges(ranges)}
@@ -198,6 +202,7 @@ class LogState:
             newest_stored=header["newest_stored"],
             newest_reopened=header["newest_reopened"],
             sinks=header["sinks"],
+            tables=set(header["tables"]),
         )
         for text in lines[:-1]:
             line = json.loads(text)

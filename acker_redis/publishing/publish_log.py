@@ -13,7 +13,7 @@ from itertools import compress
 from pathlib import Path
 from typing import TypeAlias
 
-from acker_redis.errors import BadConfigError, FencedError
+from acker_redis.errors import BadConfigError, DamagedDataError, FencedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.publishing.log_folder import LogFolder
 from acker_redis.publishing.log_state import LogState
@@ -40,6 +40,11 @@ SNAPSHOT_EVERY = 1000
 
 _NAME = re.compile(r"^(\d{10})\.(json|snap)$")
 _STARTS = 100
+
+
+def is_log(folder: LogFolder) -> bool:
+    """Return True if a folder has a record or a snapshot."""
+    return any(map(_NAME.match, folder.names()))
 
 
 class PublishLog:
@@ -70,13 +75,14 @@ class PublishLog:
             while not self._read_once():
                 pass
 
-    def begin(self, run: str, owner: Owner, name: str) -> None:
+    def begin(self, run: str, owner: Owner, name: str, check: Callable[[LogState], object] | None = None) -> None:
         """Begin a run. Earlier ones can decide nothing more.
 
         Args:
             run: the run.
             owner: what the log belongs to.
             name: name of a log that has no record yet, for the names of files.
+            check: function that may refuse what the log says, before anything is written.
 
         Raises:
             BadConfigError: the log belongs to something else. Nothing was written.
@@ -92,6 +98,8 @@ class PublishLog:
                         return
                     self.read()
                     self._check_owner(owner)
+                    if check is not None:
+                        check(self.state)
                     self._put(Epoch(run, owner, self.state.log_id or f"{name}-{uuid.uuid4().hex}"))
                     self._folder.remove_drafts(_record(self.state.epoch))
                 except FencedError:
@@ -200,7 +208,7 @@ class PublishLog:
             return is_needed
 
     def skip(self, number: int, sink: str) -> None:
-        """Decide that rows of a record that wait for one sink are never published. Their files stay in the stage.
+        """Decide that rows of a record that wait for one sink are never published.
 
         Raises:
             Exception: as `accept`.
@@ -341,11 +349,32 @@ class PublishLog:
                 return False
             state = LogState.from_bytes(snapshot, _snapshot(base))
         while (data := self._folder.read(_record(state.number + 1))) is not None:
-            state.apply(state.number + 1, Record.from_bytes(data, _record(state.number + 1)))
+            record = Record.from_bytes(data, _record(state.number + 1))
+            _check_log_of(state, record)
+            state.apply(state.number + 1, record)
         if max(self._snapshots(), default=0) > base:  # whose writer removes records, so some may have looked missing
+            return False
+        if not self._is_newest(state.number):
             return False
         self.state, self._base, self._published = state, base, []
         return True
+
+    def _is_newest(self, number: int) -> bool:
+        """Return True if no record has a greater number; False if one has come meanwhile.
+
+        Raises:
+            DamagedDataError: the next one is missing.
+        """
+        numbers = {int(name[1]) for name in map(_NAME.match, self._folder.names()) if name and name[2] == "json"}
+        later = {one for one in numbers if one > number}
+        if not later:
+            return True
+        if number + 1 in later or max(self._snapshots(), default=0) > number:
+            return False
+        raise DamagedDataError(
+            f"The publish log lacks record {number + 1}, or the snapshot in its place, but has record {min(later)}. So it "
+            "isn't known which messages' rows are in the tables. Restore the whole folder of the log."
+        )
 
     def _snapshots(self) -> list[int]:
         found = map(_NAME.match, self._folder.names())
@@ -360,8 +389,21 @@ class PublishLog:
 
     def _fenced(self) -> FencedError:
         return FencedError(
-            "A newer run writes to the publish log. So this run can't decide anything more, and acks nothing. End it; the "
-            "newer run does its work."
+            "A newer run, or a command of a person on call, has written to the publish log. So this run can't decide anything "
+            "more. If no other run works on this data, start it again, and it completes the rest."
+        )
+
+
+def _check_log_of(state: LogState, record: Record) -> None:
+    """Check that a record belongs to the log of those before it.
+
+    Raises:
+        DamagedDataError: it was written while the log was lost, and then the log was restored around it.
+    """
+    if isinstance(record.decision, Epoch) and state.log_id not in ("", record.decision.log_id):
+        raise DamagedDataError(
+            f"Record {state.number + 1} of the publish log belongs to another log, which was begun while this one was away. "
+            "They can't be read as one. Empty the folder of the log, and restore the whole log into it."
         )
 
 

@@ -128,7 +128,7 @@ class Reopened:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Rows of one sink of an earlier record are not published. Their files stay in the stage.
+    """Rows of one sink of an earlier record are not published.
 
     Attributes:
         number: number of that record.

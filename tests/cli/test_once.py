@@ -111,7 +111,7 @@ def test_rows_of_one_sink_are_given_up_and_those_of_others_published(folder: Pat
     assert run("skip", folder, 4, "items", "--yes").exit_code == 0
     assert run("publish", folder, "--yes").exit_code == 0
     assert tables(folder) == {"items": 1, "orders": 2}
-    assert len(list(folder.glob("stage/*/items/part-0"))) == 1, "it is kept"
+    assert len(list(folder.glob("skipped/4-items/part-0"))) == 1, "the next start doesn't remove it"
 
 
 def test_dead_messages_run_again_at_the_next_start(folder: Path, log: PublishLog) -> None:
@@ -130,8 +130,8 @@ def test_dead_messages_run_again_at_the_next_start(folder: Path, log: PublishLog
 def test_check_counts_files_and_notices_a_log_that_was_set_back(folder: Path) -> None:
     done = run("check", folder)
     assert done.exit_code == 1
-    assert f"{folder.parents[1] / 'items'}: 1 files there, 0 gone\n" in done.stdout
-    assert "2 publications wait" in done.stderr
+    assert f"{folder.parents[1] / 'items'}: 1 files there, 1 gone\n" in done.stdout
+    assert "1 records wait" in done.stderr
     assert run("publish", folder, "--yes").exit_code == 0
     assert run("check", folder).exit_code == 0
     next(files_below(folder.parents[1] / "items")).unlink()  # as a compaction does
@@ -142,6 +142,25 @@ def test_check_counts_files_and_notices_a_log_that_was_set_back(folder: Path) ->
     done = run("check", folder)
     assert done.exit_code == 1
     assert "files of record 4, which the log lacks" in done.stdout and "lost or set back" in done.stderr
+
+
+def test_check_of_a_log_that_was_lost_needs_the_tables(folder: Path, log: PublishLog) -> None:
+    log.publish(LocalFiles("0123456789ab").publish)
+    for file in folder.glob("*.json"):
+        file.unlink()
+    PublishLog(LocalLogFolder(folder)).begin("run.2", Owner("orders", 3, ("order",)), "0123456789ab")
+    done = run("check", folder)
+    assert done.exit_code == 1
+    assert "knows no table" in done.stderr
+    done = run("check", folder, folder.parents[1] / "items", folder.parents[1] / "orders")
+    assert done.exit_code == 1
+    assert done.stdout.count("files of record 4, which the log lacks") == 2
+
+
+def test_dead_messages_are_listed(folder: Path, log: PublishLog) -> None:
+    log.bury(Dead("run.1", ("clicks/0",), (7,), (DeadLetter(7, "run.1", 3, "failed"),)))
+    assert run("show", folder, "--dead").stdout.endswith("dead: 9\ndead: clicks/0 7\n")
+    assert json.loads(run("show", folder, "--dead", "--json").stdout)["dead_messages"] == [["", 9], ["clicks/0", 7]]
 
 
 @pytest.mark.usefixtures("log")

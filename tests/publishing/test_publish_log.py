@@ -1,6 +1,7 @@
 """One log, and what its users are told."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -198,6 +199,28 @@ def test_draft_that_another_start_removes_is_written_again(tmp_path: Path, monke
     newest = log_in(tmp_path, "newest")  # once more, while it begins itself
     assert newest.accept(accepted(1)) == newest.state.number
     assert not list(tmp_path.glob(".*"))
+
+
+def test_log_that_was_restored_around_a_newer_one_is_refused(tmp_path: Path) -> None:
+    log_in(tmp_path / "old", "run")
+    other = log_in(tmp_path / "new", "run")
+    log_in(tmp_path / "new", "next")
+    shutil.copy(tmp_path / "old" / f"{1:010}.json", tmp_path / "new")
+    with pytest.raises(DamagedDataError, match="Record 2 of the publish log belongs to another log"):
+        other.read()
+
+
+def test_snapshot_that_is_missing_is_noticed(tmp_path: Path) -> None:
+    log = log_in(tmp_path, "run")
+    for number in range(5):
+        log.accept(accepted(number))
+        log.publish(lambda *_: None)
+        log.compact()
+    log.accept(accepted(9))
+    (snapshot,) = tmp_path.glob("*.snap")
+    snapshot.unlink()
+    with pytest.raises(DamagedDataError, match="lacks record 1, or the snapshot"):
+        log_in(tmp_path)
 
 
 def test_stage_of_a_record_that_may_exist_is_needed_until_it_is_published(

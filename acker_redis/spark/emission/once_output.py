@@ -70,7 +70,7 @@ class OnceOutput:
         self._begun += 1
         location, publish_log = self.run.location, self.run.publish_log
         run = f"{self.run.spout.run_id}.{self._begun}"
-        self.run.wait_for(lambda: publish_log.begin(run, self.owner, short_name(location)))
+        self.run.wait_for(lambda: publish_log.begin(run, self.owner, short_name(location), self.tables.check_known))
         self.tables.begin()
         self.letters.restore(with_open=self._begun == 1)
         self.letters.store()

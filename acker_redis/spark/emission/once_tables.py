@@ -11,9 +11,11 @@ from acker_redis.errors import AckerError, BadConfigError, LogLostError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.publishing.disk import make_folder, sync, sync_tree
 from acker_redis.publishing.files import LocalFiles, check_partitions, check_rename, files_below, local_folder
+from acker_redis.publishing.log_folder import STAGE
+from acker_redis.publishing.log_state import LogState
 from acker_redis.publishing.records import Staged
 from acker_redis.spark.emission.outages import patiently
-from acker_redis.spark.emission.run_log import STAGE, RunLog
+from acker_redis.spark.emission.run_log import RunLog
 from acker_redis.spark.proof.blame import line_of
 from acker_redis.spark.sinks.output_modes import Outputs
 from acker_redis.spark.sinks.staged_writes import Staging
@@ -27,11 +29,13 @@ class OnceTables:
     Attributes:
         run: log of the run.
         folder: folder in which Spark looks for tables with a relative path.
+        root: folder of the log, and of those of other data.
         files: what moves staged files into tables, once a run has begun.
     """
 
     run: RunLog
     folder: Path
+    root: Path
     files: LocalFiles = field(init=False)
     _numbers: Iterator[int] = field(default_factory=count, init=False)
     _targets: dict[str, Path] = field(default_factory=dict, init=False)
@@ -40,17 +44,24 @@ class OnceTables:
         """Complete what earlier runs have accepted, and remove what they have left in stages.
 
         Raises:
-            LogLostError: a table has rows that the log doesn't know.
             Exception: as `publish`.
         """
         state = self.run.publish_log.state
         self.files = LocalFiles(state.name)
-        for target in state.sinks.values():
-            self.check_log(Path(target))
         self.publish()
         for stage in self._stages.glob("[0-9]*"):
             if int(stage.name) < state.epoch:
                 shutil.rmtree(stage, ignore_errors=True)
+
+    def check_known(self, state: LogState) -> None:
+        """Check that the tables of a log have no rows that it doesn't know.
+
+        Raises:
+            LogLostError: one has.
+        """
+        self.files = LocalFiles(state.name)
+        for target in sorted(state.tables):
+            self.check_log(Path(target), state.newest_accepted)
 
     def outputs_of(self, emission: Emission) -> Outputs:
         """Return the sinks of an emission, which write into stages."""
@@ -121,29 +132,29 @@ class OnceTables:
         """Return the folder of a sink, which was checked once."""
         if folder not in self._targets:
             target = local_folder(folder, f"{sink!r}: the table", self.folder)
-            real, log = target.resolve(), self.run.location.resolve()
+            real, log = target.resolve(), self.root.resolve()
             if real.is_relative_to(log) or log.is_relative_to(real):
                 raise BadConfigError(
-                    f"{sink!r}: the table {target} and the publish log {self.run.location} are in each other. Readers of the "
+                    f"{sink!r}: the table {target} and the publish log {self.root} are in each other. Readers of the "
                     "table would read what is staged. Choose another folder for the log."
                 )
-            self.check_log(target)
+            self.check_log(target, self.run.publish_log.state.newest_accepted)
             self.run.wait_for(partial(check_rename, self._stages, target))
             self._targets[folder] = target
         return self._targets[folder]
 
-    def check_log(self, target: Path) -> None:
-        """Check that a table has no rows that the log doesn't know.
+    def check_log(self, target: Path, known: int) -> None:
+        """Check that a table has no rows of a record behind the newest one with rows that is known.
 
         Raises:
             LogLostError: it has.
         """
-        newest, known = self.files.newest_number(str(target)), self.run.publish_log.state.newest_accepted
+        newest = self.files.newest_number(str(target))
         if newest > known:
             raise LogLostError(
                 f"The table {target} has files of record {newest} of the publish log, whose newest record with rows is "
-                f"{known}. So the log was lost or set back, and rows would be written twice. Restore the log in "
-                f"{self.run.location}."
+                f"{known}. So the log was lost or set back, and rows would be written twice. Empty the folder "
+                f"{self.run.location}, and restore the newest log into it."
             )
 
     def publish(self) -> None:

@@ -16,9 +16,6 @@ from acker_redis.spout.spout import Spout
 
 _T = TypeVar("_T")
 
-STAGE = "stage"
-"""Folder beside the records of a log, where rows wait."""
-
 
 @dataclass
 class RunLog:

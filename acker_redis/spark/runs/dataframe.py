@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
 from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 
@@ -151,7 +152,8 @@ def run_tracked(
         executor_url: URL of the acker's server for executors, if theirs differs from this process's. Executors use it only
             for exports and with `ReplayFrom.redis`. One executor tries it before anything is emitted.
         on_messages_done: function that is called with the ids of messages that were acked or are kept as dead letters. If
-            it raises, it is called again with the same ids, up to twice; then the run ends.
+            it raises, it is called again with the same ids, up to twice; then the run ends. With `once`, it is called for
+            messages that earlier runs have done, too, because they may have ended before they could.
         progress: function that is called several times a second with a `Progress`.
 
     Raises:
@@ -285,6 +287,7 @@ def run_dataframe(
                     fresh = once_output.not_done(ids_of_all)
                     if len(fresh) < len(ids_of_all):
                         source.has_others()
+                        completed.done_before(ids_of_all[~np.isin(ids_of_all, fresh)])
                     spout.add(fresh)
             elif learns_ids and output == "by_message" and may_learn_ids(messages, settings, ids, replay):
                 spout.state.unread = True
@@ -427,6 +430,11 @@ class _CompletedMessages:
         self._saved_at = time.monotonic()
         self.letters: SelectedLetters | None = None
         self.once_letters: OnceLetters | None = None
+
+    def done_before(self, message_ids: Int64Array) -> None:
+        """Pass on messages that an earlier run has done. It may have ended before it could."""
+        if self._on_done is not None:
+            self._on_done(message_ids, self._spout)
 
     def done(self, message_ids: Int64Array) -> None:
         if self._on_done is not None:

@@ -1,5 +1,6 @@
 """Settings of output once: the log of a run or stream that has each message's rows in the tables once."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +10,14 @@ from pyspark.sql import SparkSession
 from acker_redis.errors import BadConfigError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.publishing.files import local_folder
-from acker_redis.publishing.log_folder import LocalLogFolder
+from acker_redis.publishing.log_folder import SKIPPED, STAGE, LocalLogFolder
 from acker_redis.publishing.messages import MessageNames
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Owner
 from acker_redis.spark.emission.once_letters import OnceLetters
 from acker_redis.spark.emission.once_output import OnceOutput
 from acker_redis.spark.emission.once_tables import OnceTables
-from acker_redis.spark.emission.run_log import STAGE, RunLog
+from acker_redis.spark.emission.run_log import RunLog
 from acker_redis.spark.runtime.jvm import java_context, java_static
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spout.spout import Spout
@@ -57,7 +58,7 @@ class Once:
     '2026-11-27'
     """
 
-    location: str
+    location: str | os.PathLike[str]
     data: str | None = None
     ids_never_repeat: bool = False
     reopen_dead: bool = False
@@ -68,14 +69,18 @@ class Once:
         Raises:
             BadConfigError: one is invalid.
         """
-        if not isinstance(self.location, str) or not self.location:
+        if not isinstance(self.location, (str, os.PathLike)) or not os.fspath(self.location):
             raise BadConfigError(f"Once(location={self.location!r}) is no folder. Pass the path of one.")
         # At once, because a later start may be in another folder.
-        object.__setattr__(self, "location", str(local_folder(self.location, "The publish log")))
+        location = local_folder(os.fspath(self.location), "The publish log")
+        object.__setattr__(self, "location", str(location))
+        if file := next((parent for parent in (location, *location.parents) if parent.is_file()), None):
+            raise BadConfigError(f"Once(location={str(location)!r}): {file} is a file. Pass the path of a folder.")
         if self.data is not None and not _is_folder_name(self.data):
             raise BadConfigError(
-                f"Once(data={self.data!r}) can't be the name of a folder. Use letters, digits, dots, dashes and underscores, "
-                "such as '2026-11-27'."
+                f"Once(data={self.data!r}) can't be the name of the log's folder. Use a text of letters, digits, dots, dashes "
+                f"and underscores, such as '2026-11-27'. It has up to {_LONGEST_NAME} of them, begins with no dot or dash, "
+                f"and isn't {STAGE!r} or {SKIPPED!r}."
             )
         if not isinstance(self.ids_never_repeat, bool):
             raise BadConfigError(
@@ -180,12 +185,14 @@ def open_output(
     log = PublishLog(LocalLogFolder(location))
     owner = Owner(spout.acker.config.app, spout.spout_id, tuple(id_columns))
     run = RunLog(spout, log, location, names, spout.retry.outage_secs)
-    output = OnceOutput(run, OnceLetters(run), OnceTables(run, _folder_of_jvm(spark)), owner)
+    tables = OnceTables(run, _folder_of_jvm(spark), Path(once.location))
+    output = OnceOutput(run, OnceLetters(run), tables, owner)
     output.begin()
     spout.state.letter_log = output.letters
     return output
 
 
+_LONGEST_NAME = 200
 _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
@@ -199,6 +206,6 @@ def _folder_of_jvm(spark: SparkSession) -> Path:
 
 def _is_folder_name(name: object) -> bool:
     """Return True if a folder of a log can have this name. Only the log of all messages has a stage beside the others."""
-    if not isinstance(name, str) or not name or name == STAGE:
+    if not isinstance(name, str) or not name or name in (STAGE, SKIPPED):
         return False
-    return set(name) <= _NAME_CHARS and name[0] not in ".-"
+    return set(name) <= _NAME_CHARS and name[0] not in ".-" and len(name) <= _LONGEST_NAME

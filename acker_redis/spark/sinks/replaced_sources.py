@@ -237,10 +237,9 @@ def _stored(session: SparkSession, leaf: Any) -> Stored | None:
         table, location = leaf.tableMeta(), leaf.tableMeta().storage().locationUri()
         folders = frozenset([plain(unquote(str(location.get().toString())))] if location.isDefined() else [])
         return Stored(str(table.identifier().toString()), folders | _folders_of_partitions(session, table))
-    if kind in _OF_PROGRAM and not leaf.output().isEmpty():
-        if (path := files_of(str(leaf.output().head().name()))) is not None:
-            return Stored(folders=frozenset([qualified(session, path)]))
-    return None
+    columns = leaf.output() if kind in _OF_PROGRAM else None
+    path = None if columns is None or columns.isEmpty() else files_of(str(columns.head().name()))
+    return None if path is None else Stored(folders=frozenset([qualified(session, path)]))
 
 
 def _folders_of_partitions(session: SparkSession, table: Any) -> frozenset[str]:

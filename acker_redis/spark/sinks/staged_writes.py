@@ -92,8 +92,9 @@ def check_staged(
     source = source or session.conf.get("spark.sql.sources.default", "parquet")
     name = str(source if method == "save" else method).lower()
     if method not in _WRITES or name not in STAGED_FORMATS:
+        called = f"{method}() with the format {name!r}" if method == "save" else f"{method}()"
         raise PipelineError(
-            f"{sink!r}: {method}() with the format {name!r} can't be staged. With once=, rows wait in a stage until their "
+            f"{sink!r}: {called} can't be staged. With once=, rows wait in a stage until their "
             f"messages are accepted. Write {', '.join(STAGED_FORMATS)} into a folder, or run without once=."
         )
     if not path or "path" in options:
@@ -101,7 +102,8 @@ def check_staged(
             f"{sink!r}: {method}() has no path among its arguments. With once=, the path is replaced by that of a stage. "
             'Pass it as an argument, such as writer.mode("append").parquet(path).'
         )
-    version = options.get(_COMMITTER) or session.conf.get(f"spark.hadoop.{_COMMITTER}", "1")
+    hadoop = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 as the writer's, without its options
+    version = options.get(_COMMITTER) or str(hadoop.get(_COMMITTER, "1"))
     protocol = session.conf.get(_PROTOCOL, _PROTOCOLS[0])
     if version != "1" or protocol not in _PROTOCOLS:
         raise PipelineError(

@@ -20,7 +20,7 @@ import redis
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
-from acker_redis import AckerError, BadConfigError, InexactPipelineError, PipelineError, RetryPolicy
+from acker_redis import AckerError, BadConfigError, DamagedDataError, InexactPipelineError, PipelineError, RetryPolicy
 from acker_redis.errors import FencedError, FilesNotMovedError, LogLostError
 from acker_redis.model import keys
 from acker_redis.publishing.files import LocalFiles
@@ -154,6 +154,43 @@ def test_finished_data_is_not_written_again_and_counted_apart(case: MakeCase) ->
     assert again is not None
     assert (again.accepted_before, again.dead_before, again.counts.acked, again.counts.emitted) == (29, 1, 0, 0)
     check_exact(run, set(range(40)) - {7})
+
+
+def test_user_learns_what_a_killed_run_had_done(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended behind the record, before it could call the function."""
+    run = case(n=20)
+    once(run)
+    with monkeypatch.context() as patch:
+        end_at("accepted", patch)
+        assert isinstance(run.run(into_two(run, {7})).error, Killed)
+    ended = run.done(into_two(run, {7}))
+    assert set(ended.notified) == set(range(20))
+    assert run.done(into_two(run, {7})).notified == ended.notified
+
+
+def test_table_among_logs_of_other_data_is_refused(case: MakeCase) -> None:
+    """Another data= of its name would have its log in the table."""
+    run = case(n=3)
+    log = once(run)
+    ended = run.run(lambda tracker, rows: tracker.write(rows, run.append("log/tuesday")))
+    assert isinstance(ended.error, BadConfigError)
+    assert "in each other" in str(ended.error)
+    assert log_of(log).state.number == 1
+
+
+def test_log_with_a_hole_is_refused_and_stays_as_it_is(case: MakeCase) -> None:
+    run = case(n=30)
+    log = once(run)
+    run.done(into_two(run, set()), run.spark.range(0, 5, 1, 2), ids="id")
+    run.done(into_two(run, set()))
+    (folder_of(log) / f"{2:010}.json").unlink()
+    files = sorted(path.name for path in folder_of(log).iterdir())
+    for _ in range(2):
+        ended = run.run(into_two(run, set()))
+        assert isinstance(ended.error, DamagedDataError)
+        assert "lacks record 2" in str(ended.error)
+        assert sorted(path.name for path in folder_of(log).iterdir()) == files
+    check_exact(run, set(range(30)))
 
 
 def test_messages_that_came_later_are_processed(case: MakeCase) -> None:
