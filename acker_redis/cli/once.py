@@ -67,7 +67,7 @@ def check(
 ) -> None:
     """Hold the tables against a log. Files that a compaction has replaced count as gone.
 
-    Exits with 1 if a table has files of a record that the log lacks, if accepted rows are in the stage, or if it knows no table.
+    Exits with 1 if a table has files of a record that the log lacks, if accepted rows are in the stage, or without tables.
     """
     with exit_on_error():
         upkeep = LogUpkeep(location)
