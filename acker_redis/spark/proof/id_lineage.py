@@ -35,8 +35,19 @@ _FILES = "HadoopFsRelation"
 _FILE_TABLE = "org.apache.spark.sql.execution.datasources.v2.FileTable"
 _V2 = ("DataSourceV2Relation", "DataSourceV2ScanRelation")
 
-_DROPPING = "dropmalformed"
-"""Mode of a reader that drops lines it can't parse: others for other columns."""
+_INDEXING = "AttachDistributedSequence"
+"""Node that numbers rows for an index of pandas on Spark."""
+
+_SUBQUERIES = frozenset(("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery"))
+
+_JOINS = re.compile(r"\blist#\d+ \[|\b(?:exists|scalar-subquery)#\d+ \[(?!\])")
+"""Subqueries in the text of a node that Spark makes joins of: those after IN, and those that use columns from outside."""
+
+_CLOCK = re.compile(r"\b(?:current_date|current_timestamp|current_time|localtimestamp|now)\(")
+"""Functions of the time at which a job begins."""
+
+_DROPPING, _SKIPPING = "dropmalformed", "ignoreCorruptFiles"
+"""Mode and option of a reader that drops what it can't parse: other lines or files for other columns."""
 
 _DETERMINATE = "DETERMINATE"
 """Spark's level of an RDD whose rows are in the same order in each job."""
@@ -70,8 +81,9 @@ _OF_ELEMENTS = frozenset(
 """Functions of an array for which the order of its elements makes no difference."""
 
 _PASSING = frozenset(
-    ("Alias", "PosExplode", "AggregateExpression", "First", "Last", "AnyValue", "Max", "Min", *_COLLECTED)
-)
+    ("Alias", "PosExplode", "AggregateExpression", "First", "Last", "AnyValue", "Max", "Min", "ArrayDistinct", "Flatten",
+     "ArrayUnion", "ArrayExcept", "ArrayIntersect", "ArrayRemove", "ArrayCompact", *_COLLECTED)
+)  # fmt: skip
 """Expressions that pass an array on, or its elements with their places."""
 
 _DEFINED_BY = {"Project": "projectList", "Aggregate": "aggregateExpressions", "Window": "windowExpressions"}
@@ -80,6 +92,7 @@ _DEFINED_BY = {"Project": "projectList", "Aggregate": "aggregateExpressions", "W
 _CTE, _CTE_USED = "WithCTE", "CTERelationRef"
 _BY_POSITION = ("Union", "Intersect", "Except", _CTE_USED)
 
+_ALL_FIELDS = 1_000_000
 _NUMBERS = re.compile(r"#\d+L?")
 _MOST_CHARS = 80
 
@@ -114,6 +127,7 @@ class _Lineage:
         self._plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
         self._file_table = java_class(frame.sparkSession.sparkContext, "java.lang.Class").forName(_FILE_TABLE)
         self._ctes: dict[int, JavaObject] = {}
+        self._skips_files = str(frame.sparkSession.conf.get(f"spark.sql.files.{_SKIPPING}", "false")).lower() == "true"
 
     def unstable(self, column: str) -> tuple[str, str] | None:
         """Return an expression that numbers rows in no fixed order, and the node that leaves their order open; else None."""
@@ -129,6 +143,11 @@ class _Lineage:
             self._ctes |= {int(one.id()): one.child() for one in each(plan.cteDefs())}
             return self._in(plan.plan(), wanted, by_place=by_place)
         inputs = self._inputs(plan, kind)
+        if kind == _INDEXING and _id(plan.sequenceAttr()) in wanted:
+            node = self._node_without_order(inputs)
+            wanted = {number: one for number, one in wanted.items() if number != _id(plan.sequenceAttr())}
+            if node is not None:
+                return "an index of pandas", node
         if kind in _BY_POSITION:
             places = [place for place, one in enumerate(each(plan.output())) if _id(one) in wanted]
             outputs = [list(each(below.output())) for below in inputs]
@@ -142,6 +161,10 @@ class _Lineage:
                 source, node = _collected(expression, by_place=is_place), _described(plan.simpleString(8))
             if source is not None and node is not None:
                 return _described(source.sql()), node
+            for subquery in _subqueries(expression):
+                found = self._in(subquery, {_id(one): one for one in each(subquery.output())}, by_place=is_place)
+                if found is not None:
+                    return found
             for one, uses_place in _used(expression, by_place=is_place):
                 needed[uses_place][_id(one)] = one
         sets = [below.outputSet() for below in inputs]
@@ -190,14 +213,16 @@ class _Lineage:
                 yield from ((one, by_place) for one in named or there)
 
     def _inputs(self, plan: "JavaObject", kind: str) -> list["JavaObject"]:
-        return [self._ctes[int(plan.cteId())]] if kind == _CTE_USED else list(each(plan.children()))
+        if kind == _CTE_USED:
+            return [self._ctes[int(plan.cteId())]]
+        return [*each(plan.children()), *([plan.right().plan()] if kind == "LateralJoin" else [])]
 
     def _node_without_order(self, plans: Iterable["JavaObject"]) -> str | None:
         """Return a node at or below these whose rows may come in another order in the next job; None: there is none."""
         for plan in plans:
             kind = _kind(plan)
             inputs = self._inputs(plan, kind)
-            if inputs and (kind in _NARROW or kind == _CTE_USED):
+            if inputs and (kind == _CTE_USED or (kind in _NARROW and not _depends_on_more(plan, kind))):
                 found = self._node_without_order(inputs)
             else:
                 found = None if kind in _GIVEN or self._is_ordered(plan, kind) else _described(plan.simpleString(8))
@@ -209,9 +234,11 @@ class _Lineage:
         """Return True if a node is a scan of files, or has rows that were computed once."""
         if kind == "LogicalRelation":
             files = plan.relation()
-            return _kind(files) == _FILES and not files.bucketSpec().isDefined() and not _drops(files.options())
+            is_split_by_size = _kind(files) == _FILES and not files.bucketSpec().isDefined()
+            return is_split_by_size and not self._skips_files and not _drops(files.options())
         if kind in _V2:
-            return bool(self._file_table.isInstance(plan.table())) and not _drops(plan.options())
+            is_of_files = bool(self._file_table.isInstance(plan.table()))
+            return is_of_files and not self._skips_files and not _drops(plan.options())
         if kind in ("LogicalRDD", "ExternalRDD"):
             rdd = plan.rdd()
             return bool(rdd.isCheckpointed()) or str(rdd.outputDeterministicLevel().toString()) == _DETERMINATE
@@ -232,8 +259,26 @@ def _source_in(expression: "JavaObject", kind: str, inputs: Sequence["JavaObject
 
 
 def _drops(options: "JavaObject") -> bool:
-    """Return True if a scan with these options may drop other lines in another job."""
-    return any(str(value).lower() == _DROPPING for value in each(options.values()))
+    """Return True if a scan with these options may drop other lines or files in another job."""
+    names = [str(name).lower() for name in each(options.keySet())]
+    values = [str(value).lower() for value in each(options.values())]
+    return _DROPPING in values or (_SKIPPING.lower(), "true") in zip(names, values, strict=False)
+
+
+def _depends_on_more(plan: "JavaObject", kind: str) -> bool:
+    """Return True if a node is a join in disguise, or keeps other rows at another time."""
+    if kind not in ("Filter", "Project"):
+        return False
+    text = str(plan.simpleString(_ALL_FIELDS))
+    return _JOINS.search(text) is not None or (kind == "Filter" and _CLOCK.search(text) is not None)
+
+
+def _subqueries(expression: "JavaObject") -> Iterator["JavaObject"]:
+    """Yield the plans of subqueries in an expression."""
+    if _kind(expression) in _SUBQUERIES:
+        yield expression.plan()
+    for part in each(expression.children()):
+        yield from _subqueries(part)
 
 
 def _collected(expression: "JavaObject", *, by_place: bool) -> "JavaObject | None":

@@ -5,6 +5,7 @@ Columns have no numbers there, so they are followed by name. SQL text is searche
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -37,7 +38,7 @@ _OF_FILES = frozenset(
 
 _RANDOM = frozenset(
     ("monotonically_increasing_id", "spark_partition_id", "rand", "random", "randn", "uuid", "shuffle", "uniform", "randstr",
-     "input_file_name", "input_file_block_start", "input_file_block_length")
+     "input_file_name", "input_file_block_start", "input_file_block_length", "distributed_sequence_id")
 )  # fmt: skip
 """Functions that aren't deterministic."""
 
@@ -58,11 +59,20 @@ _OF_ELEMENTS = frozenset(
 )  # fmt: skip
 """Functions of an array for which the order of its elements makes no difference."""
 
-_PASSING = frozenset(("posexplode", "posexplode_outer", "first", "last", "any_value", "max", "min", *_COLLECTED))
+_PASSING = frozenset(
+    ("posexplode", "posexplode_outer", "first", "last", "any_value", "max", "min", "array_distinct", "flatten", "array_union",
+     "array_except", "array_intersect", "array_remove", "array_compact", *_COLLECTED)
+)  # fmt: skip
 """Functions that pass an array on, or its elements with their places."""
 
-_DROPPING = "dropmalformed"
-"""Mode of a reader that drops lines it can't parse: others for other columns."""
+_DROPPING, _SKIPPING = "dropmalformed", "ignorecorruptfiles"
+"""Mode and option of a reader that drops what it can't parse: other lines or files for other columns."""
+
+_CLOCK = frozenset(("current_date", "current_timestamp", "current_time", "localtimestamp", "now", "curdate"))
+"""Functions of the time at which a job begins."""
+
+_JOINS = re.compile(r"\blist#\d+ \[|\b(?:exists|scalar-subquery)#\d+ \[(?!\])")
+"""Subqueries in the text of a plan that Spark makes joins of: those after IN, and those that use columns from outside."""
 
 _CALLED = re.compile(r"(\w+)\s*\(")
 _NAMED = re.compile(r"`([^`]+)`|(\w+)")
@@ -83,6 +93,10 @@ def unstable_in_request(frame: DataFrame, column: str) -> tuple[str, str] | None
 class _Lineage:
     def __init__(self, session: Any, make_plan: Any) -> None:
         self._session, self._make_plan = session, make_plan
+
+    @cached_property
+    def _skips_files(self) -> bool:
+        return str(self._session.conf.get("spark.sql.files.ignoreCorruptFiles", "false")).lower() == "true"
 
     def unstable(self, relation: Any, wanted: Mapping[str, bool]) -> tuple[str, str] | None:
         """Follow columns of a relation to the leaves.
@@ -124,7 +138,8 @@ class _Lineage:
             kind = str(relation.WhichOneof("rel_type"))
             inputs = list(requests.inputs(relation))
             is_union = kind == "set_op" and relation.set_op.set_op_type == _UNION and relation.set_op.is_all
-            if inputs and (kind in _NARROW or is_union):
+            is_narrow = kind in _NARROW and not (kind == "filter" and _asks_the_clock(relation.filter.condition))
+            if inputs and (is_narrow or is_union):
                 found = self._relation_without_order(inputs)
             elif kind in _GIVEN or self._is_ordered(relation, kind):
                 found = None
@@ -137,14 +152,16 @@ class _Lineage:
     def _is_ordered(self, relation: Any, kind: str) -> bool:
         if kind == "read" and relation.read.WhichOneof("read_type") == "data_source":
             source = relation.read.data_source
-            drops = any(value.lower() == _DROPPING for value in source.options.values())
+            options = {name.lower(): value.lower() for name, value in source.options.items()}
+            drops = _DROPPING in options.values() or options.get(_SKIPPING) == "true" or self._skips_files
             return source.format.lower() in _FILES and not drops
         if kind not in ("read", "sql", "with_relations"):
             return False
         text = analyzed_part(self._session.client.explain_string(self._make_plan(root=relation), "extended"))
-        return (
-            kinds_in(text).keys() <= _OF_FILES and _JDBC not in text and not any(map(self._is_bucketed, _tables(text)))
-        )
+        is_of_files = kinds_in(text).keys() <= _OF_FILES and _JDBC not in text and not self._skips_files
+        conditions = [line for line in text.splitlines() if "Filter " in line]
+        depends_on_more = _JOINS.search(text) or any(_CLOCK & {*_CALLED.findall(line)} for line in conditions)
+        return is_of_files and not depends_on_more and not any(map(self._is_bucketed, _tables(text)))
 
     def _is_bucketed(self, table: str) -> bool:
         """Return True if a table has buckets: Spark reads it by these in some jobs, and by sizes of files in others."""
@@ -253,6 +270,17 @@ def _order_dependent(expression: Any) -> str | None:
             if not all(end.WhichOneof("boundary") == "unbounded" for end in ends):
                 return "a window over rows"
     return None
+
+
+def _asks_the_clock(expression: Any) -> bool:
+    """Return True if an expression has a function of the time at which a job begins."""
+    for part in _parts(expression):
+        kind = part.DESCRIPTOR.name
+        if kind in ("UnresolvedFunction", "CallFunction") and part.function_name.lower() in _CLOCK:
+            return True
+        if kind == "ExpressionString" and _CLOCK & {name.lower() for name in _CALLED.findall(part.expression)}:
+            return True
+    return False
 
 
 def _tables(text: str) -> set[str]:

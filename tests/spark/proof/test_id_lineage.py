@@ -50,9 +50,21 @@ def in_buckets(rows: DataFrame) -> DataFrame:
     return rows.sparkSession.table("numbered_in_buckets")
 
 
+AMONG = "k IN (SELECT k FROM numbered_rows WHERE v < 100)"
+
+
+def folder_of(rows: DataFrame) -> str:
+    return rows.inputFiles()[0].rpartition("/")[0]
+
+
+def in_view(rows: DataFrame, query: str) -> DataFrame:
+    rows.createOrReplaceTempView("numbered_rows")
+    return rows.sparkSession.sql(query)
+
+
 def dropping(rows: DataFrame) -> DataFrame:
     """Spark parses the columns that a job reads, and drops the lines in which one of those is damaged."""
-    path = f"{rows.inputFiles()[0].rpartition('/')[0]}-csv"
+    path = f"{folder_of(rows)}-csv"
     rows.selectExpr("v", "IF(v = 5, 'bad', cast(k AS string)) AS k").write.mode("overwrite").csv(path)
     return rows.sparkSession.read.schema("v long, k long").option("mode", "DROPMALFORMED").csv(path)
 
@@ -132,6 +144,12 @@ UNSTABLE: dict[str, Change] = {
     "numbered below a window": lambda rows: numbered(rows.repartition(4)).withColumn(
         "rank", F.rank().over(Window.partitionBy("k").orderBy("v"))
     ),
+    "an index of pandas": lambda rows: rows.repartition(4).pandas_api().to_spark(index_col="id"),
+    "a condition on other rows": lambda rows: numbered(in_view(rows, f"SELECT * FROM numbered_rows WHERE {AMONG}")),
+    "a condition on the clock": lambda rows: numbered(rows.where("v < unix_timestamp(current_timestamp())")),
+    "files that a reader skips": lambda rows: numbered(
+        rows.sparkSession.read.option("ignoreCorruptFiles", True).parquet(folder_of(rows))
+    ),
     "row_number over rows numbered before": lambda rows: numbered(rows.repartition(4)).withColumn(
         "id", row_number("id")
     ),
@@ -139,6 +157,16 @@ UNSTABLE: dict[str, Change] = {
 """Steps of a user's own between a scan of files and the ids."""
 
 STABLE: dict[str, Change] = {
+    "a condition on a constant of other rows": lambda rows: numbered(
+        in_view(rows, "SELECT * FROM numbered_rows WHERE v <= (SELECT max(v) FROM numbered_rows)")
+    ),
+    "the time beside": lambda rows: numbered(rows.withColumn("at", F.current_timestamp())),
+    "an index of pandas above a scan": lambda rows: rows.pandas_api().to_spark(index_col="id"),
+    "elements of collected lists in one": lambda rows: (
+        rows.groupBy("k")
+        .agg(F.array_distinct(F.flatten(F.collect_list(F.array("v")))).alias("all"))
+        .select("k", F.explode("all").alias("id"))
+    ),
     "above a scan": numbered,
     "above a scan, through columns and conditions": lambda rows: numbered(
         rows.where("v < 1500").withColumn("w", F.col("v") * 2).select("v", "w", "k", "pad")
@@ -269,11 +297,6 @@ def test_check_pipeline_refuses_ids_above_a_shuffle(files: DataFrame) -> None:
         check_pipeline(numbered(files.repartition(4)), lambda t, m: t.discard(m), ids="id")
 
 
-def in_view(rows: DataFrame, query: str) -> DataFrame:
-    rows.createOrReplaceTempView("numbered_rows")
-    return rows.sparkSession.sql(query)
-
-
 SQL: dict[str, Change] = {
     "a view of shuffled rows": lambda rows: in_view(rows.repartition(4), "SELECT * FROM numbered_rows").withColumn(
         "id", mono()
@@ -290,6 +313,16 @@ IN_SQL: dict[str, Change] = {
     "numbered in a named query": lambda rows: in_view(
         rows.repartition(4),
         "WITH q AS (SELECT *, monotonically_increasing_id() AS id FROM numbered_rows) SELECT a.* FROM q a JOIN q b USING (id)",
+    ),
+    "numbered in a subquery of a column": lambda rows: in_view(
+        rows.repartition(4),
+        "SELECT *, (SELECT max(n) FROM (SELECT v, monotonically_increasing_id() AS n FROM numbered_rows) x WHERE x.v = t.v) "
+        "AS id FROM numbered_rows t",
+    ),
+    "numbered in a lateral subquery": lambda rows: in_view(
+        rows.repartition(4),
+        "SELECT x.v, x.id FROM (SELECT DISTINCT k FROM numbered_rows) a, LATERAL (SELECT v, row_number() OVER (ORDER BY pad) "
+        "* 10 + a.k AS id FROM numbered_rows n WHERE n.k = a.k) x",
     ),
 }
 
