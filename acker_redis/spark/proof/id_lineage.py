@@ -97,7 +97,7 @@ _NUMBERS = re.compile(r"#\d+L?")
 _MOST_CHARS = 80
 
 
-def check_id_lineage(frame: DataFrame, column: str, call: str) -> None:
+def check_id_lineage(frame: DataFrame, column: str, call: str) -> bool:
     """Check that the message ids belong to the same rows in each job.
 
     A client of Spark Connect sees only the part of a plan that its own request describes: ids that SQL text or a view
@@ -108,16 +108,22 @@ def check_id_lineage(frame: DataFrame, column: str, call: str) -> None:
         column: name of the message id column.
         call: function of the product that the user has called.
 
+    Returns:
+        Whether the ids number rows in the order in which Spark reads them. It must split files in the same way then. False
+        over Spark Connect, where that isn't known.
+
     Raises:
         PipelineError: they depend on the order of rows behind a shuffle, or on another expression that isn't deterministic.
     """
-    found = unstable_in_request(frame, column) if is_connect(frame.sparkSession) else _Lineage(frame).unstable(column)
+    lineage = None if is_connect(frame.sparkSession) else _Lineage(frame)
+    found = unstable_in_request(frame, column) if lineage is None else lineage.unstable(column)
     if found is not None:
         raise PipelineError(
             f"{call}: the ids in column {column!r} depend on {found[0]} above {found[1]}. Each job may give them to other "
             "rows, so replays, dead letters and other sinks would get other messages. Call checkpoint() or "
             "localCheckpoint() on the frame with the ids, write it and read it back, or derive the ids from the data."
         )
+    return lineage is not None and lineage.numbers_rows
 
 
 class _Lineage:
@@ -127,6 +133,7 @@ class _Lineage:
         self._plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001
         self._file_table = java_class(frame.sparkSession.sparkContext, "java.lang.Class").forName(_FILE_TABLE)
         self._ctes: dict[int, JavaObject] = {}
+        self.numbers_rows = False
         self._skips_files = str(frame.sparkSession.conf.get(f"spark.sql.files.{_SKIPPING}", "false")).lower() == "true"
 
     def unstable(self, column: str) -> tuple[str, str] | None:
@@ -148,6 +155,7 @@ class _Lineage:
             wanted = {number: one for number, one in wanted.items() if number != _id(plan.sequenceAttr())}
             if node is not None:
                 return "an index of pandas", node
+            self.numbers_rows = True
         if kind in _BY_POSITION:
             places = [place for place, one in enumerate(each(plan.output())) if _id(one) in wanted]
             outputs = [list(each(below.output())) for below in inputs]
@@ -157,6 +165,7 @@ class _Lineage:
         for expression, is_place in self._defining(plan, kind, wanted, by_place=by_place):
             source = _source_in(expression, kind, inputs)
             node = None if source is None else self._node_without_order(inputs)
+            self.numbers_rows |= source is not None
             if source is None:
                 source, node = _collected(expression, by_place=is_place), _described(plan.simpleString(8))
             if source is not None and node is not None:

@@ -45,6 +45,7 @@ from acker_redis.spark.runs.options import (
 from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of, result_of
 from acker_redis.spark.runtime.interrupts import quiet_interrupts
 from acker_redis.spark.runtime.jobs import reading_ids
+from acker_redis.spark.runtime.sessions import steady_splits
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.output_modes import Output, check_output
 from acker_redis.spark.sources.file_places import FilePlaces
@@ -240,11 +241,14 @@ def run_dataframe(
     keeps = replay.max_bytes > 0
     url = settings.url(messages.sparkSession, is_needed=keeps)
     messages, column = with_message_ids(messages, ids.id_column, ids.partition, ids.offset)
-    check_id_lineage(messages, column, "run_tracked")
+    numbers_rows = check_id_lineage(messages, column, "run_tracked")
     partition, offset = place_columns(messages.schema, ids.partition, ids.offset)
     if offsets is not None:
         check_outside(messages, partition, offsets.path)
-    with nullcontext() if offsets is None else offsets.open(acker.config.app, partition, offset):
+    with (
+        nullcontext() if offsets is None else offsets.open(acker.config.app, partition, offset),
+        steady_splits(messages.sparkSession) if numbers_rows else nullcontext(),
+    ):
         claimed = run_id is not None  # a random one needs no claim
         run_id = uuid.uuid4().hex if run_id is None else run_id
         key, spark = f"{acker.config.app}:{run_id}", messages.sparkSession

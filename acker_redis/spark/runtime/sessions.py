@@ -1,5 +1,7 @@
 """The two kinds of Spark sessions."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,6 +13,10 @@ from acker_redis.spark.runtime.jvm import java_static
 
 _versions: "WeakKeyDictionary[SparkSession, str]" = WeakKeyDictionary()
 _keys: "WeakKeyDictionary[SparkSession, str]" = WeakKeyDictionary()
+
+
+_SPLITS, _LEAVES = "spark.sql.files.minPartitionNum", "spark.sql.leafNodeDefaultParallelism"
+"""Settings of the number of parts into which Spark splits files. The first one wins."""
 
 
 def is_connect(session: SparkSession) -> bool:
@@ -54,6 +60,22 @@ def parallelism(session: SparkSession) -> int:
     if is_connect(session):
         return int(session.conf.get("spark.sql.shuffle.partitions") or 1)
     return int(session.sparkContext.defaultParallelism)
+
+
+@contextmanager
+def steady_splits(session: SparkSession) -> Iterator[None]:
+    """Keep the number of parts into which Spark splits small files. It follows the cores that there are when it plans a job.
+
+    So rows that are numbered in the order of the parts keep their numbers while executors come and go.
+    """
+    if is_connect(session) or session.conf.get(_SPLITS, None) is not None:
+        yield
+        return
+    session.conf.set(_SPLITS, session.conf.get(_LEAVES, None) or str(session.sparkContext.defaultParallelism))
+    try:
+        yield
+    finally:
+        session.conf.unset(_SPLITS)
 
 
 def set_required(session: SparkSession, key: str, value: str) -> None:

@@ -149,6 +149,7 @@ def test_output_over_its_source_is_refused_however_it_is_read(case: MakeCase, to
     assert run.spark.read.parquet(totals).count() == N
 
 
+@pytest.mark.classic("a client learns the folders of a table and its files, and not those that are to be")
 def test_partition_in_another_folder_is_part_of_its_table(case: MakeCase, totals: str, tmp_path: Path) -> None:
     run, other = case(n=N), str(tmp_path / "elsewhere")
     run.spark.read.parquet(totals).drop("key").withColumn("key", F.lit(7).cast("bigint")).write.parquet(other)
