@@ -23,7 +23,7 @@ from benchmarks import harness, jobs, micro_batches, realistic
 from benchmarks.harness import Bench, Row
 
 _ROWS, _JSON_ROWS = 100_000, 600_000
-_ROUNDS, _WARM = 5, 2
+_ROUNDS, _WARM = 3, 1
 _BATCH_ROWS, _BATCHES, _WARM_BATCHES = 1000, 30, 5
 _TARGET_MS = 150
 _FAILING = "id % 100 = 0"
