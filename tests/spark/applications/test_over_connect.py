@@ -42,6 +42,7 @@ ARGUMENTS = {
 
 NOT_HERE = {
     "guides/from-queues.md": NEEDS_ANOTHER_HANDLER,
+    "guides/once.md": "once= is refused over Spark Connect (docs/guides/once.md).",
     "guides/spark.md": NEEDS_ANOTHER_HANDLER,
     "guides/streams.md": NEEDS_ANOTHER_HANDLER,
     "access_logs": NEEDS_ANOTHER_HANDLER,
