@@ -152,7 +152,7 @@ class Broker(Node):
         consumer = Consumer({**self.client, "group.id": "tests", "enable.auto.commit": False})
         try:
             partitions = consumer.list_topics(topic, 60).topics[topic].partitions
-            ends = {number: self._end(consumer, topic, number) for number in partitions}
+            ends = {number: _end(consumer, topic, number) for number in partitions}
             consumer.assign([TopicPartition(topic, number, 0) for number, end in ends.items() if end])
             found: list[Any] = []
             reached = dict.fromkeys(ends, 0)
@@ -171,12 +171,6 @@ class Broker(Node):
             return found
         finally:
             consumer.close()
-
-    def _end(self, consumer: Any, topic: str, partition: int) -> int:
-        from confluent_kafka import TopicPartition
-
-        offsets: Any = consumer.get_watermark_offsets(TopicPartition(topic, partition), 60)
-        return int(offsets[1])
 
 
 def committed(servers: str, group: str, topic: str) -> dict[int, Any]:
@@ -197,7 +191,7 @@ def committed(servers: str, group: str, topic: str) -> dict[int, Any]:
 
 
 def _answered(ask: Callable[[], Any]) -> Any:
-    """The answer of a coordinator, which a broker that has just started has to make first."""
+    """The answer of a coordinator or leader, which a broker that has just started, or a new partition, may not have."""
     from confluent_kafka import KafkaException
 
     answers: list[Any] = []
@@ -206,25 +200,32 @@ def _answered(ask: Callable[[], Any]) -> Any:
         try:
             answers.append(ask())
         except KafkaException as exc:
-            if "COORDINATOR" not in exc.args[0].name():
+            if not any(role in exc.args[0].name() for role in ("COORDINATOR", "LEADER")):
                 raise
             return False
         return True
 
-    wait_until(is_answered, "the coordinator answers", timeout_secs=90)
+    wait_until(is_answered, "the coordinator or leader answers", timeout_secs=90)
     return answers[0]
 
 
 def ends(servers: str, topic: str) -> dict[int, int]:
     """The offsets after the last records, by partition."""
-    from confluent_kafka import Consumer, TopicPartition
+    from confluent_kafka import Consumer
 
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "tests", "log_level": 0})
     try:
         numbers = consumer.list_topics(topic, 60).topics[topic].partitions
-        return {n: consumer.get_watermark_offsets(TopicPartition(topic, n), 60)[1] for n in numbers}
+        return {number: _end(consumer, topic, number) for number in numbers}
     finally:
         consumer.close()
+
+
+def _end(consumer: Any, topic: str, partition: int) -> int:
+    from confluent_kafka import TopicPartition
+
+    at = TopicPartition(topic, partition)
+    return int(_answered(lambda: consumer.get_watermark_offsets(at, 60))[1])
 
 
 def is_committed(servers: str, group: str, topic: str) -> bool:
