@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from acker_redis.errors import AckerError, BadConfigError
+from acker_redis.publishing.disk import make_folder, sync
 from acker_redis.publishing.files import LocalFiles, local_folder
 from acker_redis.publishing.log_folder import SKIPPED, LocalLogFolder
 from acker_redis.publishing.messages import MessageNames
@@ -167,10 +168,11 @@ class LogUpkeep:
         """
         self.waits(number, sink)
         (staged,) = (one for one in self.log.state.to_publish[number].staged if one.name == sink)
-        place = self.location / SKIPPED / f"{number}-{Path(staged.stage).name}"  # the next start empties the stage
+        place = self.location / SKIPPED / f"{number}-{Path(staged.stage).name}"
         self._begin()
-        _decided(self.location, lambda: self.log.skip(number, sink))
+        # Before it is decided: the next start removes what is left in the stage, and then this can't be repeated.
         _decided(self.location, lambda: _move_away(Path(staged.stage), place))
+        _decided(self.location, lambda: self.log.skip(number, sink))
         return place
 
     def reopen(self) -> int:
@@ -205,9 +207,10 @@ def _decided(location: Path, call: Callable[[], object]) -> None:
 
 
 def _move_away(folder: Path, place: Path) -> None:
-    place.parent.mkdir(exist_ok=True)
-    if folder.exists():
+    make_folder(place.parent)
+    if folder.exists():  # else an earlier try has moved it
         folder.rename(place)
+        sync(place.parent)
 
 
 def _in_stage(staged: Staged) -> int:

@@ -114,6 +114,23 @@ def test_rows_of_one_sink_are_given_up_and_those_of_others_published(folder: Pat
     assert len(list(folder.glob("skipped/4-items/part-0"))) == 1, "the next start doesn't remove it"
 
 
+@pytest.mark.usefixtures("log")
+def test_giving_up_is_repeated_where_it_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next start removes what is left in the stage, and can't move what isn't there."""
+
+    def fails(*_: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PublishLog, "skip", fails)
+        assert run("skip", folder, 4, "items", "--yes").exit_code == 3
+    assert run("publish", folder, "--yes").exit_code == 1, "nothing is published as if the files had never been"
+    assert run("skip", folder, 4, "items", "--yes").exit_code == 0
+    assert run("publish", folder, "--yes").exit_code == 0
+    assert tables(folder) == {"items": 1, "orders": 2}
+    assert len(list(folder.glob("skipped/4-items/part-0"))) == 1
+
+
 def test_dead_messages_run_again_at_the_next_start(folder: Path, log: PublishLog) -> None:
     assert run("reopen", folder).exit_code == 1, "nobody confirms"
     assert shown(folder)["dead"] == 1

@@ -91,7 +91,7 @@ def table() -> dict[str, list[list[float]]]:
     for line in PAGE.split("## Memory headroom")[0].splitlines():
         name, *cells = (cell.strip() for cell in line.strip("|").split("|"))
         if len(cells) == 4 and any(character.isdigit() for character in cells[0]):
-            rows[name.split(":")[0].split(",")[0]] = [[float(one) for one in re.split("[;,]", cell)] for cell in cells]
+            rows[name.split(":")[0].split(",")[0]] = [[float(one) for one in re.split("[;,/]", cell)] for cell in cells]
     return rows
 
 

@@ -91,8 +91,8 @@ class OnceTables:
 
     def staged(self, emission: Emission, sink: Staging, left_out: Int64Array) -> Staged:
         """Stage the rows of a sink, except those of messages with some roots, and put them on the disk."""
-        target, folder = self._target_of(sink.name, sink.target), self._new_folder(emission)
-        staged = sink.stage(folder, left_out) if len(left_out) else sink.all_rows
+        target = self._target_of(sink.name, sink.target)
+        staged = sink.stage(self._new_folder(emission), left_out) if len(left_out) else sink.all_rows
         folder = staged.folder
         example = next(files_below(target), None)
         if example is not None and staged.files:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 
 from acker_redis.errors import PipelineError
+from acker_redis.spark.proof import lineage_texts
 from acker_redis.spark.proof.plans import each
 from acker_redis.spark.proof.request_lineage import unstable_in_request
 from acker_redis.spark.runtime.jvm import java_class
@@ -39,15 +40,6 @@ _INDEXING = "AttachDistributedSequence"
 """Node that numbers rows for an index of pandas on Spark."""
 
 _SUBQUERIES = frozenset(("ScalarSubquery", "Exists", "ListQuery", "LateralSubquery"))
-
-_JOINS = re.compile(r"\blist#\d+ \[|\b(?:exists|scalar-subquery)#\d+ \[(?!\])")
-"""Subqueries in the text of a node that Spark makes joins of: those after IN, and those that use columns from outside."""
-
-_CLOCK = re.compile(r"\b(?:current_date|current_timestamp|current_time|localtimestamp|now)\(")
-"""Functions of the time at which a job begins."""
-
-_DROPPING, _SKIPPING = "dropmalformed", "ignoreCorruptFiles"
-"""Mode and option of a reader that drops what it can't parse: other lines or files for other columns."""
 
 _DETERMINATE = "DETERMINATE"
 """Spark's level of an RDD whose rows are in the same order in each job."""
@@ -134,7 +126,7 @@ class _Lineage:
         self._file_table = java_class(frame.sparkSession.sparkContext, "java.lang.Class").forName(_FILE_TABLE)
         self._ctes: dict[int, JavaObject] = {}
         self.numbers_rows = False
-        self._skips_files = str(frame.sparkSession.conf.get(f"spark.sql.files.{_SKIPPING}", "false")).lower() == "true"
+        self._skips_files = lineage_texts.skips_files(frame.sparkSession)
 
     def unstable(self, column: str) -> tuple[str, str] | None:
         """Return an expression that numbers rows in no fixed order, and the node that leaves their order open; else None."""
@@ -269,9 +261,8 @@ def _source_in(expression: "JavaObject", kind: str, inputs: Sequence["JavaObject
 
 def _drops(options: "JavaObject") -> bool:
     """Return True if a scan with these options may drop other lines or files in another job."""
-    names = [str(name).lower() for name in each(options.keySet())]
-    values = [str(value).lower() for value in each(options.values())]
-    return _DROPPING in values or (_SKIPPING.lower(), "true") in zip(names, values, strict=False)
+    names, values = map(str, each(options.keySet())), map(str, each(options.values()))
+    return lineage_texts.drops_rows(dict(zip(names, values, strict=True)))
 
 
 def _depends_on_more(plan: "JavaObject", kind: str) -> bool:
@@ -279,7 +270,7 @@ def _depends_on_more(plan: "JavaObject", kind: str) -> bool:
     if kind not in ("Filter", "Project"):
         return False
     text = str(plan.simpleString(_ALL_FIELDS))
-    return _JOINS.search(text) is not None or (kind == "Filter" and _CLOCK.search(text) is not None)
+    return lineage_texts.joins(text) or (kind == "Filter" and lineage_texts.asks_the_clock(text))
 
 
 def _subqueries(expression: "JavaObject") -> Iterator["JavaObject"]:

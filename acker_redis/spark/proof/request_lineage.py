@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from acker_redis.spark.proof import requests
+from acker_redis.spark.proof import lineage_texts, requests
 from acker_redis.spark.proof.plans import analyzed_part, kinds_in
 
 _NARROW = frozenset(
@@ -65,16 +65,6 @@ _PASSING = frozenset(
 )  # fmt: skip
 """Functions that pass an array on, or its elements with their places."""
 
-_DROPPING, _SKIPPING = "dropmalformed", "ignorecorruptfiles"
-"""Mode and option of a reader that drops what it can't parse: other lines or files for other columns."""
-
-_CLOCK = frozenset(("current_date", "current_timestamp", "current_time", "localtimestamp", "now", "curdate"))
-"""Functions of the time at which a job begins."""
-
-_JOINS = re.compile(r"\blist#\d+ \[|\b(?:exists|scalar-subquery)#\d+ \[(?!\])")
-"""Subqueries in the text of a plan that Spark makes joins of: those after IN, and those that use columns from outside."""
-
-_CALLED = re.compile(r"(\w+)\s*\(")
 _NAMED = re.compile(r"`([^`]+)`|(\w+)")
 _AS = re.compile(r"(.+?)\s+(?:as\s+)?`?(\w+)`?\s*", re.IGNORECASE | re.DOTALL)
 _UNION = 2
@@ -96,7 +86,7 @@ class _Lineage:
 
     @cached_property
     def _skips_files(self) -> bool:
-        return str(self._session.conf.get("spark.sql.files.ignoreCorruptFiles", "false")).lower() == "true"
+        return lineage_texts.skips_files(self._session)
 
     def unstable(self, relation: Any, wanted: Mapping[str, bool]) -> tuple[str, str] | None:
         """Follow columns of a relation to the leaves.
@@ -152,15 +142,14 @@ class _Lineage:
     def _is_ordered(self, relation: Any, kind: str) -> bool:
         if kind == "read" and relation.read.WhichOneof("read_type") == "data_source":
             source = relation.read.data_source
-            options = {name.lower(): value.lower() for name, value in source.options.items()}
-            drops = _DROPPING in options.values() or options.get(_SKIPPING) == "true" or self._skips_files
+            drops = self._skips_files or lineage_texts.drops_rows(source.options)
             return source.format.lower() in _FILES and not drops
         if kind not in ("read", "sql", "with_relations"):
             return False
         text = analyzed_part(self._session.client.explain_string(self._make_plan(root=relation), "extended"))
         is_of_files = kinds_in(text).keys() <= _OF_FILES and _JDBC not in text and not self._skips_files
         conditions = [line for line in text.splitlines() if "Filter " in line]
-        depends_on_more = _JOINS.search(text) or any(_CLOCK & {*_CALLED.findall(line)} for line in conditions)
+        depends_on_more = lineage_texts.joins(text) or any(map(lineage_texts.asks_the_clock, conditions))
         return is_of_files and not depends_on_more and not any(map(self._is_bucketed, _tables(text)))
 
     def _is_bucketed(self, table: str) -> bool:
@@ -231,7 +220,7 @@ def _used(message: Any, *, by_place: bool) -> Iterator[tuple[str, bool, bool]]:
         yield from ((name, by_place, False) for name in _names_in(message.unparsed_identifier))
         return
     if kind == "ExpressionString":
-        called = {name.lower() for name in _CALLED.findall(message.expression)}
+        called = set(lineage_texts.called_in(message.expression))
         is_place = bool(called - _OF_ELEMENTS - _PASSING) or by_place
         yield from ((name, is_place, True) for name in called & _COLLECTED if not called & _OF_ELEMENTS)
         if _WITH_ORDER not in message.expression.lower():
@@ -262,7 +251,7 @@ def _order_dependent(expression: Any) -> str | None:
         if kind == "CommonInlineUserDefinedFunction" and not part.deterministic:
             return f"{part.function_name}()"
         if kind == "ExpressionString":
-            called = [name for name in _CALLED.findall(part.expression) if name.lower() in _RANDOM | _NUMBERING]
+            called = [name for name in lineage_texts.called_in(part.expression) if name in _RANDOM | _NUMBERING]
             if called:
                 return f"{called[0]}()"
         if kind == "Window" and part.frame_spec.frame_type == part.WindowFrame.FRAME_TYPE_ROW:
@@ -276,9 +265,9 @@ def _asks_the_clock(expression: Any) -> bool:
     """Return True if an expression has a function of the time at which a job begins."""
     for part in _parts(expression):
         kind = part.DESCRIPTOR.name
-        if kind in ("UnresolvedFunction", "CallFunction") and part.function_name.lower() in _CLOCK:
+        if kind in ("UnresolvedFunction", "CallFunction") and lineage_texts.is_of_the_clock(part.function_name):
             return True
-        if kind == "ExpressionString" and _CLOCK & {name.lower() for name in _CALLED.findall(part.expression)}:
+        if kind == "ExpressionString" and lineage_texts.asks_the_clock(part.expression):
             return True
     return False
 

@@ -1,5 +1,7 @@
 """The two kinds of Spark sessions."""
 
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +16,10 @@ from acker_redis.spark.runtime.jvm import java_static
 _versions: "WeakKeyDictionary[SparkSession, str]" = WeakKeyDictionary()
 _keys: "WeakKeyDictionary[SparkSession, str]" = WeakKeyDictionary()
 
+_steadied: Counter[str] = Counter()
+"""Key of a session -> blocks of `steady_splits` that are under way in it, and share a setting."""
+
+_steadying = threading.Lock()
 
 _SPLITS, _LEAVES = "spark.sql.files.minPartitionNum", "spark.sql.leafNodeDefaultParallelism"
 """Settings of the number of parts into which Spark splits files. The first one wins."""
@@ -68,14 +74,26 @@ def steady_splits(session: SparkSession) -> Iterator[None]:
 
     So rows that are numbered in the order of the parts keep their numbers while executors come and go.
     """
-    if is_connect(session) or session.conf.get(_SPLITS, None) is not None:
+    if is_connect(session):
         yield
         return
-    session.conf.set(_SPLITS, session.conf.get(_LEAVES, None) or str(session.sparkContext.defaultParallelism))
+    key = key_of(session)
+    with _steadying:
+        is_ours = key in _steadied or session.conf.get(_SPLITS, None) is None
+        if is_ours and not _steadied[key]:
+            parts = session.conf.get(_LEAVES, None) or str(session.sparkContext.defaultParallelism)
+            session.conf.set(_SPLITS, parts)
+        if is_ours:
+            _steadied[key] += 1
     try:
         yield
     finally:
-        session.conf.unset(_SPLITS)
+        with _steadying:
+            if is_ours:
+                _steadied[key] -= 1
+            if is_ours and not _steadied[key]:
+                del _steadied[key]
+                session.conf.unset(_SPLITS)
 
 
 def set_required(session: SparkSession, key: str, value: str) -> None:

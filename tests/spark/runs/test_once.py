@@ -780,6 +780,27 @@ def test_what_cant_be_staged_is_refused(case: MakeCase, what: str) -> None:
     assert not Path(run.out).exists()
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("mapreduce.fileoutputcommitter.algorithm.version", "2"),
+        ("spark.sql.sources.commitProtocolClass", "com.example.Committer"),
+    ],
+)
+def test_committer_that_the_session_sets_is_refused(case: MakeCase, setting: str, value: str) -> None:
+    run = case(n=3)
+    log = once(run)
+    run.spark.conf.set(setting, value)
+    try:
+        ended = run.run(lambda tracker, rows: tracker.write(rows, run.append()))
+    finally:
+        run.spark.conf.unset(setting)
+    assert isinstance(ended.error, PipelineError)
+    assert value in str(ended.error) and setting in str(ended.error)
+    assert (ended.acked, ended.letters, log_of(log).state.number) == (set(), {}, 1)
+    assert not Path(run.out).exists()
+
+
 def test_table_into_which_nothing_can_be_renamed_is_refused_before_a_record(
     case: MakeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ from pyspark import inheritable_thread_target
 
 from acker_redis import AckerError
 from acker_redis.spark.runtime import jobs
-from acker_redis.spark.runtime.sessions import in_session
+from acker_redis.spark.runtime.sessions import in_session, steady_splits
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic("Spark Connect has no properties")]
 
@@ -143,3 +143,31 @@ def test_tag_that_a_thread_inherited_stays_on_it(spark: Any) -> None:
         function = inheritable_thread_target(spark)(look)
         in_thread(function)
     assert seen == [{"emission", "first"}, {"emission"}]
+
+
+def test_splits_stay_steady_until_the_last_run_of_a_session_has_ended(spark: Any) -> None:
+    """The first run took the setting away while the second one numbered rows, and the second had never set it."""
+    key = "spark.sql.files.minPartitionNum"
+
+    def parts() -> Any:
+        return spark.conf.get(key, None)
+
+    first, second = steady_splits(spark), steady_splits(spark)
+    first.__enter__()
+    kept = parts()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert parts() == kept is not None
+    second.__exit__(None, None, None)
+    assert parts() is None
+
+
+def test_splits_that_somebody_has_set_stay_as_they_are(spark: Any) -> None:
+    key = "spark.sql.files.minPartitionNum"
+    spark.conf.set(key, "5")
+    try:
+        with steady_splits(spark):
+            assert spark.conf.get(key) == "5"
+        assert spark.conf.get(key) == "5"
+    finally:
+        spark.conf.unset(key)

@@ -17,6 +17,10 @@ URL = "jdbc:postgresql://db.example.com/shop"
         ("jdbc:sqlserver://db;databaseName=shop", "jdbc:sqlserver://db;user=me"),
         ("jdbc:oracle:thin:me/secret@//db:1521/shop", "jdbc:oracle:thin:@//db/shop"),
         ("jdbc:db2://db:50000/shop", "jdbc:db2://db:50000/shop:user=me;password=secret;"),
+        ("jdbc:mysql://u:p@secret@host/db", "jdbc:mysql://host:3306/db"),
+        ("jdbc:derby:/data/db", "jdbc:derby:directory:/data/db;create=true"),
+        ("jdbc:derby:db", "jdbc:derby:/data/db"),
+        ("jdbc:sqlite:x.db", "jdbc:sqlite:file:/data/x.db?mode=ro"),
         (URL, None),
     ],
 )
@@ -38,6 +42,17 @@ def test_same_database(url: str, other: str | None) -> None:
 def test_other_database(other: str) -> None:
     assert not DatabaseTable(URL, "totals").may_be(DatabaseTable(other, "totals"))
     assert not DatabaseTable(URL, "(SELECT 1) t").may_be(DatabaseTable(other, "totals"))
+
+
+@pytest.mark.parametrize(
+    ("url", "other"),
+    [
+        ("jdbc:derby:/data/day=1/db", "jdbc:derby:/data/day=2/shop"),
+        ("jdbc:sqlite:/data/a.db", "jdbc:sqlite:/data/b.db"),
+    ],
+)
+def test_other_file_of_an_embedded_database(url: str, other: str) -> None:
+    assert not DatabaseTable(url, "totals").may_be(DatabaseTable(other, "totals"))
 
 
 def test_databases_that_parameters_name() -> None:
