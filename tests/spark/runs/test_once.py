@@ -784,7 +784,7 @@ def test_what_cant_be_staged_is_refused(case: MakeCase, what: str) -> None:
     ("setting", "value"),
     [
         ("mapreduce.fileoutputcommitter.algorithm.version", "2"),
-        ("spark.sql.sources.commitProtocolClass", "com.example.Committer"),
+        ("spark.sql.sources.commitProtocolClass", "org.apache.spark.internal.io.HadoopMapReduceCommitProtocol"),
     ],
 )
 def test_committer_that_the_session_sets_is_refused(case: MakeCase, setting: str, value: str) -> None:
