@@ -5,7 +5,8 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from acker_redis.store.topology_counts import COUNTED, DIED, FAILED, Counts
 from acker_redis.store.topology_sizes import TaskSize
 from acker_redis.storm.definition.graph import Graph
 from acker_redis.storm.definition.mermaid import draw
+from acker_redis.storm.local.interrupts import noted
 from acker_redis.storm.state import stopped
 from acker_redis.storm.state.rescale import rescale as rescale_state
 from acker_redis.storm.topology import Topology
@@ -77,13 +79,15 @@ def run(
     with exit_on_error():
         topology = _topology(which)
         url = server_url(context, redis, redis_file)
-        with _opened(url, app_name) as acker:
-            spark = _session(master, remote)
-            before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+        with _opened(url, app_name) as acker, _sigterm_as_interrupt():
+            with noted() as interrupted:
+                spark = _apart(lambda: _session(master, remote))
             try:
+                if interrupted.is_set():
+                    output.line("stopped before the topology began, nothing was emitted")
+                    return
                 result = topology.run(spark, acker=acker, stop=threading.Event() if go_on else None)
             finally:
-                signal.signal(signal.SIGTERM, before)
                 spark.stop()
         output.line(
             f"run {result.run_id}: {result.acked:,} acked, {result.failed:,} failed, {result.timed_out:,} timed out, "
@@ -329,6 +333,33 @@ def _is_topology(value: object) -> bool:
 def _graph(topology: Any) -> Graph:
     graph: Graph = topology._checked_graph()  # noqa: SLF001
     return graph
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _apart(start: Callable[[], Any]) -> Any:
+    """Call a function in another thread, where PySpark has no handler of its own for Ctrl-C."""
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(start())
+        except BaseException as exc:
+            results.append(exc)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join()
+    if isinstance(results[0], BaseException):
+        raise results[0]
+    return results[0]
 
 
 def _session(master: str | None, remote: str | None) -> Any:

@@ -158,7 +158,8 @@ class Topology:
             acker: acker of the app, which must be open.
             sinks: component, or (component, stream), -> function of a writer, such as
                 `lambda writer: writer.mode("append").parquet(path)`, or function of the record batches and the number of a
-                partition. They are added to the topology's own `sinks`. The fields of the stream need types.
+                partition. They are added to the topology's own `sinks`. The fields of the stream need types. A function of a
+                writer is called once more before the run begins, with a writer that writes nothing.
             conf: settings that replace those of the topology.
             stop: event that ends the run.
             executor_url: URL of the acker's server for executors, if theirs differs from this process's.
@@ -176,9 +177,10 @@ class Topology:
             TurnOverError: another run of the topology has begun.
             BadConfigError: an argument is invalid, an executor can't reach the acker, or another run holds the lane.
             OperatorBrokenError: see `stop_if_broken`.
-            PipelineError: the `initialize` of a bolt raised, a sink replaces what other turns wrote, or the ids of a
-                `DataFrameSpout`, or of a batch of a `BatchSpout`, are null or not distinct.
-            InexactPipelineError: the DataFrame of a spout doesn't return the same rows each time it is computed.
+            PipelineError: the `initialize` of a bolt raised, a sink replaces what other turns wrote or can't be written, or
+                the ids of a `DataFrameSpout`, or of a batch of a `BatchSpout`, are null or not distinct.
+            InexactPipelineError: the DataFrame of a spout doesn't return the same rows each time it is computed, or the
+                function of a sink writes nothing.
             JobFailedError: turns broke, and no message is to blame.
             AckerError: an error of the server that doesn't pass.
             Exception: what a spout or Spark raised in the driver.

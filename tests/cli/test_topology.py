@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from typer.testing import CliRunner
 
 from acker_redis import Acker
 from acker_redis.acker import app_of
-from acker_redis.cli import app
+from acker_redis.cli import app, topology
+from acker_redis.errors import BadConfigError
 from acker_redis.store import topology_counts
 from acker_redis.store.topology_counts import Counts
 from acker_redis.storm.state.codec import encode_key, encode_value
@@ -212,6 +214,43 @@ def test_second_ctrl_c_ends_the_run_at_once(connect: Any, begin_a_job: Callable[
     out, err = program.communicate(timeout=120)
     assert program.returncode != 0 and "unfinished" not in out, err
     assert acker.pending() == 0, "its roots have failed"
+
+
+class Session:
+    """Stands for a session, of which only its end is asked."""
+
+    stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_while_spark_starts_ends_the_command_without_a_traceback(
+    url: str, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    session, main = Session(), threading.main_thread()
+
+    def start(*_: object) -> Session:
+        assert main.ident is not None
+        signal.pthread_kill(main.ident, number)
+        assert threading.current_thread() is not main, "PySpark would set a handler of its own"
+        return session
+
+    monkeypatch.setattr(topology, "_session", start)
+    shown = run("run", f"{JOB}:Words", "--app", "words", "--redis", url)
+    assert (shown.exit_code, shown.stdout) == (0, "stopped before the topology began, nothing was emitted\n")
+    assert session.stopped
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_error_of_the_start_is_shown_as_before(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object) -> Session:
+        raise BadConfigError("No Spark session could be started (x).")
+
+    monkeypatch.setattr(topology, "_session", start)
+    shown = run("run", f"{JOB}:Words", "--app", "words", "--redis", url)
+    assert shown.exit_code == 2 and shown.stderr == "error: No Spark session could be started (x).\n"
 
 
 @pytest.fixture

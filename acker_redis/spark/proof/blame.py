@@ -48,6 +48,9 @@ _TRACEBACK = "Traceback (most recent call last):\n"
 _MODULES = re.compile(r"^(?:[A-Za-z_]\w*\.)+(?=[A-Za-z_]\w*(?::|$))")
 """The modules in front of the class of a traceback's error. Failures of rows have the class alone."""
 
+_OF_PY4J = "An error occurred while calling "
+"""The first line of an error of Java's that PySpark doesn't know. It names a call, and the next line the error."""
+
 _PYTHON_RUNNER = "org.apache.spark.api.python."
 """Part of a Java error of a task that talks to a Python worker."""
 
@@ -207,6 +210,8 @@ def cause_of(exc: BaseException) -> Reason:
         line = _MODULES.sub("", raised or "")
     else:
         line = task_error[1].removeprefix("org.apache.spark.SparkException: ") if task_error else ""
+        if not line and text.startswith(_OF_PY4J):
+            line = next(iter(_CAUSES.findall(text)), "")
     if not line:
         return reason_of(exc)
     noted = is_outage_in(last) if traceback else None

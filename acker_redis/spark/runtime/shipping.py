@@ -2,7 +2,6 @@
 
 import atexit
 import hashlib
-import re
 import shutil
 import sys
 import tempfile
@@ -18,15 +17,12 @@ from pyspark.sql import SparkSession
 
 from acker_redis.client import scripts
 from acker_redis.errors import BadConfigError
+from acker_redis.spark.runtime.worker_errors import environment_error_in, not_importable
 from acker_redis.version import VERSION
 
 _DIGEST_CHARS = 12
 _OLDEST_DATE = (1980, 1, 1, 0, 0, 0)
 """Date of every file in the zip, so that the same files make the same zip."""
-
-_NEEDED = "redis, numpy, pandas and pyarrow"
-_OTHER_PYTHON = re.compile(r"Python in worker has different version: (\S+) than that in driver: (\S+),")
-_MISSING = re.compile(r"^(?:ModuleNotFoundError|ImportError): (.*)$", re.MULTILINE)
 
 _shipped: WeakSet[SparkSession] = WeakSet()
 
@@ -77,33 +73,18 @@ def _check(spark: SparkSession) -> None:
     try:
         reply = spark.range(1, numPartitions=1).mapInArrow(_probe(), "version string, error string").toArrow()
     except PySparkException as exc:
-        text = str(exc)
-        pythons = _OTHER_PYTHON.search(text)
-        if pythons:
-            raise BadConfigError(
-                f"The workers of Spark have Python {pythons[1]}, and this process has Python {pythons[2]}. Functions can't "
-                "pass from one minor version to another. Use the same one on both sides, for example by PYSPARK_PYTHON in the "
-                "environment of the server."
-            ) from exc
-        missing = _MISSING.search(text)
-        if missing is None:
+        own = environment_error_in(str(exc))
+        if own is None:
             raise
-        raise _lacking(missing[1]) from exc
+        raise own from exc
     version, error = (column[0].as_py() for column in reply.columns)
     if error is not None:
-        raise _lacking(error)
+        raise not_importable(error)
     if version != VERSION:
         raise BadConfigError(
             f"The workers of Spark import acker_redis {version}, and this process has {VERSION}. Tasks of one can't read rows "
             "of the other. Remove the older one, or open a new session."
         )
-
-
-def _lacking(error: str) -> BadConfigError:
-    return BadConfigError(
-        f"The workers of Spark can't import acker_redis: {error}. Their Python needs {_NEEDED}. Install these packages for "
-        "every executor."
-    )
 
 
 def _probe() -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

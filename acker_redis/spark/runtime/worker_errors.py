@@ -45,6 +45,13 @@ _SESSION_IN_A_WORKER = (
     'pytest fixture, or below `if __name__ == "__main__"`.'
 )
 
+_OTHER_PYTHON = re.compile(r"Python in worker has different version: (\S+) than that in driver: (\S+),")
+_MISSING = re.compile(r"^(?:\S+: )?(?:ModuleNotFoundError|ImportError): (.*)$", re.MULTILINE)
+_LOADING = re.compile(r', in (?:read_udfs|read_command)$|\A\n  File "[^"\n]+", line \d+, in <module>$', re.MULTILINE)
+"""Frames of a worker that loads a function, or begin with a module. A function that is called has none of them there."""
+
+_TRACEBACK = "Traceback (most recent call last):"
+
 _CONNECT_ERRORS = "pyspark.errors.exceptions.connect"
 """Module of the errors that a server of Spark Connect answers with. It can be imported only where gRPC is installed."""
 
@@ -156,10 +163,34 @@ def own_errors() -> Iterator[None]:
         raise own from exc
 
 
+def environment_error_in(text: str) -> BadConfigError | None:
+    """Return the error that a text of Spark's tells, if its workers can't load functions at all, or None."""
+    pythons = _OTHER_PYTHON.search(text)
+    if pythons:
+        return BadConfigError(
+            f"The workers of Spark have Python {pythons[1]}, and this process has Python {pythons[2]}. Functions can't pass "
+            "from one minor version to another. Use the same one on both sides: set PYSPARK_PYTHON before the session or the "
+            "server starts, which prepare_environment() does on this machine."
+        )
+    traceback = text.rpartition(_TRACEBACK)[2]
+    missing = _MISSING.search(traceback)
+    return not_importable(missing[1]) if missing and _LOADING.search(traceback) else None
+
+
+def not_importable(error: str) -> BadConfigError:
+    """Return the error of workers that lack a module."""
+    return BadConfigError(
+        f"The workers of Spark can't import a module: {error}. So they can't process any row. Their Python needs redis, "
+        "numpy, pandas and pyarrow: set PYSPARK_PYTHON before the session or the server starts, which prepare_environment() "
+        "does on this machine. Where they lack only acker_redis, call ship(spark). Modules of your own go there with "
+        "spark.addArtifacts(path, pyfile=True)."
+    )
+
+
 def _in_text(exc: BaseException) -> AckerError | None:
     text = text_of(exc) or ""
     for name, own in reversed(_RAISED.findall(text)):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, AckerError):
             return kind(own)
-    return PipelineError(_SESSION_IN_A_WORKER) if _MADE_IN_A_WORKER.search(text) else None
+    return PipelineError(_SESSION_IN_A_WORKER) if _MADE_IN_A_WORKER.search(text) else environment_error_in(text)

@@ -2,13 +2,10 @@
 
 import logging
 import secrets
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import Any
 
 from acker_redis.acker import Acker, app_of
 from acker_redis.errors import BadConfigError, LedgerLostError, ServerRefusesWritesError, ServerUnavailableError
@@ -22,6 +19,7 @@ from acker_redis.storm.definition.graph import Graph
 from acker_redis.storm.local.bolts import BoltTask
 from acker_redis.storm.local.clock import real_clock
 from acker_redis.storm.local.engine import Engine
+from acker_redis.storm.local.interrupts import Interrupts
 from acker_redis.storm.local.run import spout_id_of
 from acker_redis.storm.local.showing import Showing
 
@@ -118,7 +116,7 @@ class Service:
         try:
             self._showing.begin()
             with (
-                _Interrupts(self._interrupt, self._end_at_once),
+                Interrupts(self.interrupt, self._end_at_once),
                 app_of(self._acker).client.patient_while(lambda: not self._is_stopped()),
             ):
                 unfinished = self._loop()
@@ -155,7 +153,7 @@ class Service:
                 try:
                     did = self._round()
                 except KeyboardInterrupt:
-                    self._interrupt()
+                    self.interrupt()
                     continue
                 nap_secs = 0.0 if did else min(_LONGEST_NAP_SECS, max(0.001, nap_secs * 2))
                 if nap_secs:
@@ -397,7 +395,8 @@ class Service:
         else:
             self._stop.wait(secs)
 
-    def _interrupt(self) -> None:
+    def interrupt(self) -> None:
+        """Drain the run, as the first Ctrl-C does. A second call ends it at once."""
         self._interrupts += 1
         if self._interrupts == 1:
             log.warning("draining, press Ctrl-C again to end at once run_id=%r", self.run_id)
@@ -423,29 +422,6 @@ class Service:
             self._lease.release()
         except ServerUnavailableError as exc:
             log.warning("lane stays held for some seconds run_id=%r error=%s", self.run_id, exc)
-
-
-class _Interrupts:
-    """Turns the first two Ctrl-C into calls, and others into KeyboardInterrupt. Only the main thread hears of them."""
-
-    def __init__(self, *calls: Callable[[], object]) -> None:
-        self._calls = calls
-        self._count = 0
-        self._previous: Any = None
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            self._previous = signal.signal(signal.SIGINT, self._handle)
-
-    def __exit__(self, *error: object) -> None:
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._count += 1
-        if self._count > len(self._calls):
-            raise KeyboardInterrupt
-        self._calls[self._count - 1]()
 
 
 def run_service(

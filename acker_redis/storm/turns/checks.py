@@ -41,6 +41,11 @@ class SinkSpec:
     schema: StructType
     types: tuple[Any, ...]
 
+    @property
+    def text(self) -> str:
+        """Name for people, such as `sink of split`."""
+        return f"sink of {self.name.removeprefix(SINK_PREFIX)}"
+
 
 @dataclass(frozen=True)
 class TurnSettings:

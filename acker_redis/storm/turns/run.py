@@ -32,7 +32,7 @@ from acker_redis.errors import (
     UnprovenEmissionError,
 )
 from acker_redis.model.config import check_bound, check_finite
-from acker_redis.spark.proof.blame import Blame, blame_of, forget, is_lost_block, line_of
+from acker_redis.spark.proof.blame import Blame, blame_of, forget, is_lost_block, line_of, sink_of
 from acker_redis.spark.runtime.executor_check import check_url
 from acker_redis.spark.runtime.sessions import parallelism
 from acker_redis.spout.garbage import garbage_kept
@@ -40,6 +40,7 @@ from acker_redis.store.turns import Claim
 from acker_redis.storm.definition import settings
 from acker_redis.storm.definition.graph import Graph
 from acker_redis.storm.local.engine import Engine
+from acker_redis.storm.local.interrupts import noted
 from acker_redis.storm.local.pending import timeout_secs
 from acker_redis.storm.local.run import spout_id_of
 from acker_redis.storm.local.service import RunResult, Service, check_stop
@@ -57,6 +58,7 @@ from acker_redis.storm.turns.refusals import Refusals
 from acker_redis.storm.turns.rows import MAX_BYTES
 from acker_redis.storm.turns.run_state import RunState, RunTurn, check_state
 from acker_redis.storm.turns.search import BoltHealth, TurnSearch
+from acker_redis.storm.turns.sinks import check_writes
 from acker_redis.storm.turns.sources import frame_sources
 from acker_redis.storm.turns.ticks import Ticks
 
@@ -378,7 +380,13 @@ class TurnService(Service):
         is_closed = not engine.is_tracking or self._patiently(turn.close)
         if blame is Blame.PIPELINE:
             engine.withdraw()
-            raise exc
+            sink = sink_of(exc)
+            if sink is None or isinstance(exc, AckerError):
+                raise exc
+            raise PipelineError(
+                f"{sink!r} can't be written: {line_of(exc)}. Nothing of this turn was acked. Correct the path, the table or "
+                "the sink's function, and run the topology again."
+            ) from exc
         line = line_of(exc)
         if not is_closed:  # some updates are in the ledger
             log.warning(
@@ -477,32 +485,44 @@ def run_on_spark(
     check_finite("turn_secs", turn_secs)
     if turn_timeout_secs is not None:
         check_finite("turn_timeout_secs", turn_timeout_secs, 1.0)
-    levels_of(graph)
-    check_graph(graph)
-    check_rows_of_batches(graph, goes_on=stop is not None)
-    check_state(graph)
-    state = RunState(graph, acker)
-    sources = frame_sources(graph, spark)
-    specs = check_sinks(graph, own_sinks, {} if sinks is None else sinks, spark)
-    is_tracking = graph.config.get(settings.ACKER_EXECUTORS) != 0
-    url = check_url(spark, acker.url if executor_url is None else executor_url, acker) if is_tracking else None
-    names = {spec.stream: spec.name for spec in specs}
-    plan = make_plan(graph, names, {spec.stream: spec.types for spec in specs}, parallelism(spark))
-    plan = replace(plan, timeout_secs=timeout_secs(graph, acker))
-    if is_tracking:
-        known = Updates(acker, spout_id_of(graph))
-        bolts = [component.name for component in plan.graph.bolts]
-        plan = replace(plan, ledger_names={name: known.name_of(name) for name in bolts})
+    with noted() as interrupted:
+        levels_of(graph)
+        check_graph(graph)
+        check_rows_of_batches(graph, goes_on=stop is not None)
+        check_state(graph)
+        state = RunState(graph, acker)
+        sources = frame_sources(graph, spark)
+        specs = check_sinks(graph, own_sinks, {} if sinks is None else sinks, spark)
+        for spec in specs:
+            check_writes(spec, spark)
+        is_tracking = graph.config.get(settings.ACKER_EXECUTORS) != 0
+        url = check_url(spark, acker.url if executor_url is None else executor_url, acker) if is_tracking else None
+        names = {spec.stream: spec.name for spec in specs}
+        plan = make_plan(graph, names, {spec.stream: spec.types for spec in specs}, parallelism(spark))
+        plan = replace(plan, timeout_secs=timeout_secs(graph, acker))
+        if is_tracking:
+            known = Updates(acker, spout_id_of(graph))
+            bolts = [component.name for component in plan.graph.bolts]
+            plan = replace(plan, ledger_names={name: known.name_of(name) for name in bolts})
 
-    def make_jobs(run_id: str) -> TurnJobs:
-        return TurnJobs(
-            spark, plan, specs, run_id=run_id, url=url, config=acker.config, timeout_secs=turn_timeout_secs, state=state
-        )
+        def make_jobs(run_id: str) -> TurnJobs:
+            return TurnJobs(
+                spark,
+                plan,
+                specs,
+                run_id=run_id,
+                url=url,
+                config=acker.config,
+                timeout_secs=turn_timeout_secs,
+                state=state,
+            )
 
-    checked = TurnSettings(turn_tuples, turn_secs, turn_timeout_secs, stop_if_broken)
-    service = TurnService(plan, acker, stop, make_jobs, state, sources, checked)
-    on_start(service)
-    with small_batches(spark), ExitStack() as opened:
-        for source in sources.values():
-            opened.enter_context(source.opened(acker.config.app))
-        return service.run()
+        checked = TurnSettings(turn_tuples, turn_secs, turn_timeout_secs, stop_if_broken)
+        service = TurnService(plan, acker, stop, make_jobs, state, sources, checked)
+        on_start(service)
+        with small_batches(spark), ExitStack() as opened:
+            for source in sources.values():
+                opened.enter_context(source.opened(acker.config.app))
+            if interrupted.is_set():
+                service.interrupt()
+            return service.run()

@@ -1,20 +1,23 @@
 """Sinks of a turn: the rows of a stream, written and proven before anything is acked."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, LongType, StructField, StructType
 
+from acker_redis.errors import AckerError, PipelineError
 from acker_redis.spark.checks import arrow_schema
+from acker_redis.spark.proof.blame import line_of
 from acker_redis.spark.proof.equation import Equation, with_equation
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol.columns import ROOTS, SHARE
 from acker_redis.spark.protocol.shares import MASK, total
 from acker_redis.spark.runtime.frames import map_in_arrow, read_rows, select
 from acker_redis.spark.sinks import writers
-from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sinks.output_modes import Outputs, guarded_writer
 from acker_redis.spark.sinks.partitions import write_partitions
 from acker_redis.storm.turns.checks import SinkSpec
 from acker_redis.storm.turns.plan import Plan
@@ -74,6 +77,27 @@ def keep(kept: DataFrame, plan: Plan) -> KeptRows:
     )
 
 
+def check_writes(sink: SinkSpec, spark: SparkSession) -> None:
+    """Call the function of a sink with a writer that writes nothing, before the run begins.
+
+    Raises:
+        PipelineError: the function raises, or sets a mode that isn't allowed.
+        InexactPipelineError: it calls no method that writes.
+    """
+    if sink.of_partition:
+        return
+    rows, outputs = spark.createDataFrame([], sink.schema), Outputs()
+    try:
+        outputs.call_dry(sink.write, partial(guarded_writer, rows), outputs.allowed_writes(sink.text))
+    except AckerError:
+        raise
+    except Exception as exc:
+        raise PipelineError(
+            f"{sink.text!r}: its function raises {line_of(exc)}. Nothing was emitted. Correct it. It is called with a writer "
+            "that writes nothing before the run begins, and then once in each turn that has tuples for it."
+        ) from exc
+
+
 def write(
     kept: DataFrame,
     plan: Plan,
@@ -100,16 +124,16 @@ def _write(rows: DataFrame, sink: SinkSpec, of: Total, spark: SparkSession, key:
     proof = Proof(spark, key, of.shares, of.rows, tag, lambda name: None)
     outputs = Outputs()
     try:
-        node = proof.add_operator("levels", "levels", [])
+        node = proof.add_operator("levels of a turn", "levels", [])
         schema = StructType([*sink.schema.fields, *_TRACKING])
         step = DecodeStep(arrow_schema(schema), SHARE)
         shared = select(rows, "data", f"{_SHARE_OF_ROW} AS {SHARE}")
         decoded = map_in_arrow(shared, step, schema, "data", SHARE)
         tracked = with_equation(decoded, Equation(key, node.name, roots_node=node.name))
         if sink.of_partition:
-            write_partitions(proof, outputs, tracked, sink.write, "raise", (), "write_partitions", sink.name)
+            write_partitions(proof, outputs, tracked, sink.write, "raise", (), "write_partitions", sink.text)
         else:
-            writers.write(proof, outputs, tracked, sink.write, "raise", sink.name, allow_overwrite=False)
+            writers.write(proof, outputs, tracked, sink.write, "raise", sink.text, allow_overwrite=False)
         proof.check_covered()
     finally:
         outputs.release()

@@ -158,6 +158,6 @@ def test_missing_package_on_the_server_is_named_in_the_error(client: str) -> Non
     remote = Remote(tuple(set(WORKERS) - {"redis"}))
     try:
         shown = run_client(client, JOBS / "remote_check_job.py", remote.start())
-        assert shown.startswith("The workers of Spark can't import acker_redis: No module named 'redis'. ")
+        assert shown.startswith("The workers of Spark can't import a module: No module named 'redis'. ")
     finally:
         remote.stop()

@@ -89,15 +89,19 @@ OTHER_PYTHON = (
     "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11, PySpark cannot run "
     "with different minor versions."
 )
-NO_PYARROW = "Traceback (most recent call last):\n  File ...\nModuleNotFoundError: No module named 'pyarrow'\n"
+NO_PYARROW = (
+    "Traceback (most recent call last):\n"
+    '  File "/spark/pyspark.zip/pyspark/worker.py", line 1920, in read_udfs\n'
+    "    import pyarrow as pa\nModuleNotFoundError: No module named 'pyarrow'\n"
+)
 
 
 @pytest.mark.parametrize(
     ("answer", "told"),
     [
         (PySparkException(OTHER_PYTHON), "have Python 3.12, and this process has Python 3.11."),
-        (PySparkException(NO_PYARROW), "can't import acker_redis: No module named 'pyarrow'."),
-        (reply(None, "No module named 'redis'"), "can't import acker_redis: No module named 'redis'."),
+        (PySparkException(NO_PYARROW), "can't import a module: No module named 'pyarrow'."),
+        (reply(None, "No module named 'redis'"), "can't import a module: No module named 'redis'."),
         (reply("0.0.1", None), "import acker_redis 0.0.1, and this process has"),
     ],
 )

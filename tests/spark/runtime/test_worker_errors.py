@@ -8,6 +8,7 @@ from pyspark.errors.exceptions import connect
 from acker_redis import (
     AckerError,
     BadBatchError,
+    BadConfigError,
     ConnectionLostError,
     InexactPipelineError,
     PipelineError,
@@ -179,3 +180,48 @@ def test_session_made_in_a_worker_is_a_mistake_that_no_row_is_blamed_for(text: s
     with pytest.raises(PipelineError, match="Make the session in a function") as caught, own_errors():
         raise PySparkException(text.format(session))
     assert not broke_in_a_job(caught.value)
+
+
+CALLED = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/app/job.py", line 3, in parse
+    import lxml
+  File "/app/lxml/__init__.py", line 1, in <module>
+    import _lxml
+ModuleNotFoundError: No module named '_lxml'
+"""
+LOADED = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/spark/pyspark.zip/pyspark/worker.py", line 4207, in invoke_udf
+    func, profiler, deserializer, serializer = read_udfs(
+                                               ^^^^^^^^^^
+  File "/spark/pyspark.zip/pyspark/worker.py", line 1883, in read_udfs
+    udfs = [
+  File "/spark/pyspark.zip/pyspark/cloudpickle/cloudpickle.py", line 469, in subimport
+    __import__(name)
+ModuleNotFoundError: No module named 'prices'
+ SQLSTATE: 38000
+
+JVM stacktrace:
+org.apache.spark.api.python.PythonException: none
+"""
+SHORT = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/app/acker_redis/__init__.py", line 51, in <module>
+    from acker_redis.ledger.outcomes.decoding import Outcome, OutcomeBatch
+  File "/app/acker_redis/ledger/outcomes/decoding.py", line 13, in <module>
+    import numpy as np
+ModuleNotFoundError: No module named 'numpy'
+"""
+
+
+@pytest.mark.parametrize(("text", "module"), [(LOADED, "prices"), (SHORT, "numpy")])
+def test_workers_that_lack_a_module_fail_no_row(text: str, module: str) -> None:
+    """Each message became a dead letter after five attempts, if there were fewer than seven."""
+    error = acker_error_in(PySparkException(text))
+    assert isinstance(error, BadConfigError)
+    assert f"can't import a module: No module named {module!r}. So they" in str(error)
+
+
+def test_function_that_imports_a_missing_module_may_be_its_row() -> None:
+    assert acker_error_in(PySparkException(CALLED)) is None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from acker_redis.errors import BadConfigError, InvalidTopologyError, PipelineError
+from acker_redis.errors import BadConfigError, InexactPipelineError, InvalidTopologyError, PipelineError
 from acker_redis.storm import Bolt, Grouping, Stream, Topology, TopologyBuilder
 from tests.storm.turns import parts
 from tests.storm.turns.parts import Does, Heard, Passing, chain, drop, numbered, spout_of
@@ -171,3 +171,31 @@ def test_sinks_that_cant_be_are_refused(run: Any, source: Any, error: type[Excep
 def test_a_sink_that_is_no_function_is_refused(run: Any) -> None:
     with pytest.raises(BadConfigError, match="Pass one of a writer"):
         run(word_topology(Heard(), []), sinks={"a": "words.parquet"})
+
+
+@pytest.mark.parametrize(
+    ("write", "text"),
+    [
+        (lambda writer: writer.mode("overwrite").parquet("/never"), "'sink of a': mode 'overwrite' would replace"),
+        (lambda writer: writer.parquet("/never"), "'sink of a': mode 'errorifexists' would fail"),
+        (lambda writer: writer.mode("append"), "'sink of a': the function called no method of the writer that writes"),
+        (lambda writer: writer.mode("append").paquet("/never"), "'sink of a': its function raises AttributeError"),
+    ],
+)
+def test_function_that_cant_write_is_refused_before_anything_is_emitted(run: Any, write: Any, text: str) -> None:
+    def emit(_: object) -> None:
+        pytest.fail("it was called")
+
+    with pytest.raises((PipelineError, InexactPipelineError), match=text):
+        run(chain(spout_of([], Heard(), ["line"], next_tuple=emit), SplitTyped), sinks={"a": write})
+
+
+def test_path_that_cant_be_made_ends_the_run_with_its_reason(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    heard = Heard()
+    with pytest.raises(PipelineError, match=r"^'sink of a' can't be written: .*[Pp]arent.*not a directory"):
+        run(
+            word_topology(heard, ["a"]),
+            sinks={"a": lambda writer: writer.mode("append").parquet(str(tmp_path / "file" / "x"))},
+        )
+    assert heard.acked == []
