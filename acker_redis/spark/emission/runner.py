@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NoReturn, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
@@ -32,6 +32,7 @@ from acker_redis.spark.emission.pipeline_run import Pipeline, PipelineRun, names
 from acker_redis.spark.emission.roots import EmissionRoots, counts_of, salts, shares_of
 from acker_redis.spark.emission.whole_output import WholeOutput
 from acker_redis.spark.proof.blame import Blame, blame_of, component_of, forget, line_of, outage_of, sink_of
+from acker_redis.spark.proof.numbered_files import NumberedFiles
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.runtime.interrupts import Cancellation
 from acker_redis.spark.runtime.jobs import JobLimit, counted, ended_after, running
@@ -39,6 +40,7 @@ from acker_redis.spark.runtime.sessions import activate
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sinks.replaced_sources import WrittenTables
 from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.outage_table import ANY_OPERATOR
@@ -84,6 +86,8 @@ class EmissionRunner:
         whole_output: output that is written as a whole; None: output is written by message.
         once_output: output of which a publish log has each message's rows once; None: sinks write themselves.
         shown_id: columns that identify a message for the pipeline, which doesn't see `id_column` then. None: it sees that.
+        tables: what the sinks read and write, if they don't write as a whole.
+        files: files of the messages, if the ids number rows in their order.
         cancellation: what ends the jobs of the emission that runs.
     """
 
@@ -96,6 +100,8 @@ class EmissionRunner:
     whole_output: WholeOutput | None = None
     shown_id: tuple[str, ...] | None = None
     once_output: OnceOutput | None = None
+    tables: WrittenTables = field(default_factory=WrittenTables)
+    files: NumberedFiles | None = None
     cancellation: Cancellation = field(default_factory=Cancellation, init=False)
     _mismatched: set[str] = field(default_factory=set, init=False)
 
@@ -188,6 +194,8 @@ class EmissionRunner:
                 return Verdict(under_way.emission.roots[:0])
             source.keep_messages(under_way.emission)
             run = self._prove(under_way, messages, batch_id, releasing)
+            if self.files is not None:
+                self.files.check()
             emission, roots = under_way.emission, under_way.roots
             verdict, failed, counts = self._judge(emission, run.proof)
             if self.once_output is not None:
@@ -242,8 +250,8 @@ class EmissionRunner:
 
     def _outputs_of(self, emission: Emission) -> Outputs:
         if self.once_output is not None:
-            return self.once_output.tables.outputs_of(emission)
-        return Outputs("by_message" if self.whole_output is None else "whole")
+            return replace(self.once_output.tables.outputs_of(emission), tables=self.tables)
+        return Outputs(tables=self.tables) if self.whole_output is None else Outputs("whole")
 
     def _prove_run(
         self, run: PipelineRun, under_way: EmissionRoots | LateMessages, messages: DataFrame, batch_id: int | None

@@ -8,7 +8,7 @@ The arrays of `collect_list` and `collect_set` have such an order, too. Their el
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from acker_redis.errors import PipelineError
 from acker_redis.spark.proof import lineage_texts
 from acker_redis.spark.proof.plans import each
-from acker_redis.spark.proof.request_lineage import unstable_in_request
+from acker_redis.spark.proof.request_lineage import RequestLineage
 from acker_redis.spark.runtime.jvm import java_class
 from acker_redis.spark.runtime.sessions import is_connect
 
@@ -89,6 +89,15 @@ _NUMBERS = re.compile(r"#\d+L?")
 _MOST_CHARS = 80
 
 
+_ANYTHING = frozenset(("PythonUDF", "ScalaUDF", "HiveSimpleUDF", "HiveGenericUDF", "CallMethodViaReflection"))
+"""Functions that may return anything, unless they are deterministic."""
+
+_PASSING_ON = frozenset(("Project", "Filter", "SubqueryAlias", "View"))
+
+_CORRUPT = "columnnameofcorruptrecord"
+"""Option of a reader. A line counts as corrupt only in a job that reads the column which can't be parsed."""
+
+
 def check_id_lineage(frame: DataFrame, column: str, call: str) -> bool:
     """Check that the message ids belong to the same rows in each job.
 
@@ -101,21 +110,20 @@ def check_id_lineage(frame: DataFrame, column: str, call: str) -> bool:
         call: function of the product that the user has called.
 
     Returns:
-        Whether the ids number rows in the order in which Spark reads them. It must split files in the same way then. False
-        over Spark Connect, where that isn't known.
+        Whether the ids number rows in the order in which Spark reads them. Files must stay then, and be split in the same way.
 
     Raises:
         PipelineError: they depend on the order of rows behind a shuffle, or on another expression that isn't deterministic.
     """
-    lineage = None if is_connect(frame.sparkSession) else _Lineage(frame)
-    found = unstable_in_request(frame, column) if lineage is None else lineage.unstable(column)
+    lineage = RequestLineage(frame) if is_connect(frame.sparkSession) else _Lineage(frame)
+    found = lineage.unstable(column)
     if found is not None:
         raise PipelineError(
             f"{call}: the ids in column {column!r} depend on {found[0]} above {found[1]}. Each job may give them to other "
             "rows, so replays, dead letters and other sinks would get other messages. Call checkpoint() or "
             "localCheckpoint() on the frame with the ids, write it and read it back, or derive the ids from the data."
         )
-    return lineage is not None and lineage.numbers_rows
+    return lineage.numbers_rows
 
 
 class _Lineage:
@@ -127,6 +135,7 @@ class _Lineage:
         self._ctes: dict[int, JavaObject] = {}
         self.numbers_rows = False
         self._skips_files = lineage_texts.skips_files(frame.sparkSession)
+        self._corrupt = str(frame.sparkSession.conf.get("spark.sql.columnNameOfCorruptRecord", "_corrupt_record"))
 
     def unstable(self, column: str) -> tuple[str, str] | None:
         """Return an expression that numbers rows in no fixed order, and the node that leaves their order open; else None."""
@@ -156,6 +165,10 @@ class _Lineage:
         needed: dict[bool, dict[int, JavaObject]] = {False: {}, True: {}}
         for expression, is_place in self._defining(plan, kind, wanted, by_place=by_place):
             source = _source_in(expression, kind, inputs)
+            if source is not None and _may_be_anything(source):
+                return _described(source.sql()), _described(plan.simpleString(8))
+            if kind in _DEFINED_BY and lineage_texts.asks_the_clock(str(expression.toString())):
+                return _described(expression.sql()), _described(plan.simpleString(8))
             node = None if source is None else self._node_without_order(inputs)
             self.numbers_rows |= source is not None
             if source is None:
@@ -223,12 +236,60 @@ class _Lineage:
         for plan in plans:
             kind = _kind(plan)
             inputs = self._inputs(plan, kind)
-            if inputs and (kind == _CTE_USED or (kind in _NARROW and not _depends_on_more(plan, kind))):
+            if inputs and (kind == _CTE_USED or (kind in _NARROW and not self._depends_on_more(plan, kind, inputs))):
                 found = self._node_without_order(inputs)
             else:
                 found = None if kind in _GIVEN or self._is_ordered(plan, kind) else _described(plan.simpleString(8))
             if found is not None:
                 return found
+        return None
+
+    def _depends_on_more(self, plan: "JavaObject", kind: str, inputs: Sequence["JavaObject"]) -> bool:
+        """Return True if a node is a join in disguise, or keeps other rows in another job."""
+        if kind not in ("Filter", "Project"):
+            return False
+        text = str(plan.simpleString(_ALL_FIELDS))
+        if lineage_texts.joins(text):
+            return True
+        if kind == "Project":
+            return False
+        columns = {_id(one): one for one, _ in _used(plan.condition(), by_place=False)}
+        return lineage_texts.asks_the_clock(text) or self._vary(inputs, columns)
+
+    def _vary(self, plans: Sequence["JavaObject"], columns: dict[int, "JavaObject"]) -> bool:
+        """Return True if columns of some nodes may have other values in another job, for the same rows."""
+        return any(
+            self._varies(plan, {number: one for number, one in columns.items() if plan.outputSet().contains(one)})
+            for plan in plans
+        )
+
+    def _varies(self, plan: "JavaObject", wanted: dict[int, "JavaObject"]) -> bool:
+        if not wanted:
+            return False
+        kind = _kind(plan)
+        if kind == _CTE:
+            self._ctes |= {int(one.id()): one.child() for one in each(plan.cteDefs())}
+            return self._varies(plan.plan(), wanted)
+        inputs = self._inputs(plan, kind)
+        if not inputs:
+            return self._corrupt_column(plan, kind) in {str(one.name()) for one in wanted.values()}
+        if kind in _BY_POSITION:
+            places = [place for place, one in enumerate(each(plan.output())) if _id(one) in wanted]
+            outputs = [list(each(below.output())) for below in inputs]
+            of_inputs = [{_id(output[i]): output[i] for i in places} for output in outputs]
+            return any(self._varies(below, of) for below, of in zip(inputs, of_inputs, strict=True))
+        defining = [expression for expression, _ in self._defining(plan, kind, wanted, by_place=False)]
+        if kind in _DEFINED_BY and any(lineage_texts.asks_the_clock(str(one.toString())) for one in defining):
+            return True
+        used = [one for expression in defining for one, _ in _used(expression, by_place=False)]
+        return self._vary(inputs, {_id(one): one for one in used})
+
+    def _corrupt_column(self, plan: "JavaObject", kind: str) -> str | None:
+        """Return the name of the column for lines that a reader of text can't parse."""
+        if kind == "LogicalRelation" and _kind(plan.relation()) == _FILES:
+            return _options(plan.relation().options()).get(_CORRUPT, self._corrupt)
+        if kind in _V2 and self._file_table.isInstance(plan.table()):
+            return _options(plan.options()).get(_CORRUPT, self._corrupt)
         return None
 
     def _is_ordered(self, plan: "JavaObject", kind: str) -> bool:
@@ -259,18 +320,28 @@ def _source_in(expression: "JavaObject", kind: str, inputs: Sequence["JavaObject
     return found if has_parts else expression
 
 
+def _may_be_anything(source: "JavaObject") -> bool:
+    """Return True if a part of an expression isn't even the same for the same rows in the same order.
+
+    A window without an order of its own gives it to rows as they come from the tasks of a shuffle.
+    """
+    if _kind(source) == "WindowExpression":
+        orders = each(source.windowSpec().orderSpec())
+        return all(order.references().isEmpty() for order in orders)
+    return _kind(source) in _ANYTHING
+
+
+def _options(options: "JavaObject") -> dict[str, str]:
+    """Return the options of a scan, by their names in lower case. Those of a source of version 2 are a map of Java's."""
+    if isinstance(options, Mapping):
+        return {str(name).lower(): str(value) for name, value in options.items()}
+    names, values = map(str, each(options.keySet())), map(str, each(options.values()))
+    return {name.lower(): value for name, value in zip(names, values, strict=True)}
+
+
 def _drops(options: "JavaObject") -> bool:
     """Return True if a scan with these options may drop other lines or files in another job."""
-    names, values = map(str, each(options.keySet())), map(str, each(options.values()))
-    return lineage_texts.drops_rows(dict(zip(names, values, strict=True)))
-
-
-def _depends_on_more(plan: "JavaObject", kind: str) -> bool:
-    """Return True if a node is a join in disguise, or keeps other rows at another time."""
-    if kind not in ("Filter", "Project"):
-        return False
-    text = str(plan.simpleString(_ALL_FIELDS))
-    return lineage_texts.joins(text) or (kind == "Filter" and lineage_texts.asks_the_clock(text))
+    return lineage_texts.drops_rows(_options(options))
 
 
 def _subqueries(expression: "JavaObject") -> Iterator["JavaObject"]:
@@ -317,7 +388,9 @@ def _tells_rows_apart(window: "JavaObject", rows: "JavaObject") -> bool:
     for key in each(rows.distinctKeys()):
         if all(_kind(one) == "AttributeReference" and _id(one) in columns for one in each(key)):
             return True
-    return False
+    while _kind(rows) in _PASSING_ON:
+        rows = rows.child()
+    return _kind(rows) == "Deduplicate" and {_id(one) for one in each(rows.keys())} <= columns
 
 
 def _id(column: "JavaObject") -> int:

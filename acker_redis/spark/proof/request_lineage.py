@@ -68,27 +68,38 @@ _PASSING = frozenset(
 _NAMED = re.compile(r"`([^`]+)`|(\w+)")
 _AS = re.compile(r"(.+?)\s+(?:as\s+)?`?(\w+)`?\s*", re.IGNORECASE | re.DOTALL)
 _UNION = 2
+
+_CORRUPT = "columnnameofcorruptrecord"
+"""Option of a reader. A line counts as corrupt only in a job that reads the column which can't be parsed."""
+
 _JDBC = "JDBCRelation("
 _TABLE = re.compile(r"\bRelation ([^\s\[]+)\[")
 """A table in the text of an analyzed plan. Files that are read by their path have no name."""
 
 
-def unstable_in_request(frame: DataFrame, column: str) -> tuple[str, str] | None:
-    """Return a function that numbers rows in no fixed order, and the relation that leaves their order open; else None."""
-    session: Any = frame.sparkSession
-    plan: Any = frame._plan.to_proto(session.client)  # type: ignore[operator]  # noqa: SLF001
-    return _Lineage(session, type(plan)).unstable(plan.root, {column.lower(): False})
+class RequestLineage:
+    """The lineage of columns in the request of a frame.
 
+    Attributes:
+        numbers_rows: whether columns that were followed number rows in the order in which Spark reads them.
+    """
 
-class _Lineage:
-    def __init__(self, session: Any, make_plan: Any) -> None:
-        self._session, self._make_plan = session, make_plan
+    def __init__(self, frame: DataFrame) -> None:
+        """Set the frame."""
+        self._session: Any = frame.sparkSession
+        plan: Any = frame._plan.to_proto(self._session.client)  # type: ignore[operator]  # noqa: SLF001
+        self._make_plan, self._root = type(plan), plan.root
+        self.numbers_rows = False
+
+    def unstable(self, column: str) -> tuple[str, str] | None:
+        """Return a function that numbers rows in no fixed order, and the relation that leaves it open; else None."""
+        return self._in(self._root, {column.lower(): False})
 
     @cached_property
     def _skips_files(self) -> bool:
         return lineage_texts.skips_files(self._session)
 
-    def unstable(self, relation: Any, wanted: Mapping[str, bool]) -> tuple[str, str] | None:
+    def _in(self, relation: Any, wanted: Mapping[str, bool]) -> tuple[str, str] | None:
         """Follow columns of a relation to the leaves.
 
         Args:
@@ -104,7 +115,10 @@ class _Lineage:
                 needed[expression] = needed.get(expression, False) or is_place
                 continue
             function = _order_dependent(expression)
+            if (anything := _may_be_anything(expression)) is not None:
+                return anything, str(relation.WhichOneof("rel_type"))
             node = None if function is None else self._relation_without_order(inputs)
+            self.numbers_rows |= function is not None
             if function is not None and node is not None:
                 return function, node
             for name, uses_place, collects in _used(expression, by_place=is_place):
@@ -112,7 +126,7 @@ class _Lineage:
                     return f"{name}()", str(relation.WhichOneof("rel_type"))
                 if not collects:
                     needed[name] = needed.get(name, False) or uses_place
-        found = (self.unstable(below, needed) for below in inputs if needed)
+        found = (self._in(below, needed) for below in inputs if needed)
         return next((one for one in found if one is not None), None)
 
     def _through_function(self, inputs: Iterable[Any], wanted: Mapping[str, bool]) -> Mapping[str, bool]:
@@ -128,7 +142,7 @@ class _Lineage:
             kind = str(relation.WhichOneof("rel_type"))
             inputs = list(requests.inputs(relation))
             is_union = kind == "set_op" and relation.set_op.set_op_type == _UNION and relation.set_op.is_all
-            is_narrow = kind in _NARROW and not (kind == "filter" and _asks_the_clock(relation.filter.condition))
+            is_narrow = kind in _NARROW and not (kind == "filter" and self._keeps_others(relation.filter))
             if inputs and (is_narrow or is_union):
                 found = self._relation_without_order(inputs)
             elif kind in _GIVEN or self._is_ordered(relation, kind):
@@ -139,6 +153,32 @@ class _Lineage:
                 return found
         return None
 
+    def _keeps_others(self, of: Any) -> bool:
+        """Return True if a filter may keep other rows in another job."""
+        names = {name for name, _, _ in _used(of.condition, by_place=False)}
+        return _asks_the_clock(of.condition) or self._varies(of.input, names)
+
+    def _varies(self, relation: Any, names: set[str]) -> bool:
+        """Return True if columns of a relation may have other values in another job, for the same rows."""
+        if not names:
+            return False
+        if relation.WhichOneof("rel_type") == "read":
+            options = {name.lower(): value for name, value in relation.read.data_source.options.items()}
+            return options.get(_CORRUPT, self._corrupt).lower() in names
+        needed: set[str] = set()
+        for expression, _ in _defining(relation, dict.fromkeys(names, False)):
+            if isinstance(expression, str):
+                needed.add(expression)
+            elif _asks_the_clock(expression):
+                return True
+            else:
+                needed |= {name for name, _, _ in _used(expression, by_place=False)}
+        return any(self._varies(below, needed) for below in requests.inputs(relation))
+
+    @cached_property
+    def _corrupt(self) -> str:
+        return str(self._session.conf.get("spark.sql.columnNameOfCorruptRecord", "_corrupt_record"))
+
     def _is_ordered(self, relation: Any, kind: str) -> bool:
         if kind == "read" and relation.read.WhichOneof("read_type") == "data_source":
             source = relation.read.data_source
@@ -148,8 +188,7 @@ class _Lineage:
             return False
         text = analyzed_part(self._session.client.explain_string(self._make_plan(root=relation), "extended"))
         is_of_files = kinds_in(text).keys() <= _OF_FILES and _JDBC not in text and not self._skips_files
-        conditions = [line for line in text.splitlines() if "Filter " in line]
-        depends_on_more = lineage_texts.joins(text) or any(map(lineage_texts.asks_the_clock, conditions))
+        depends_on_more = lineage_texts.joins(text) or lineage_texts.filters_vary(text, self._corrupt)
         return is_of_files and not depends_on_more and not any(map(self._is_bucketed, _tables(text)))
 
     def _is_bucketed(self, table: str) -> bool:
@@ -242,13 +281,24 @@ def _used(message: Any, *, by_place: bool) -> Iterator[tuple[str, bool, bool]]:
                 yield from _used(one, by_place=below)
 
 
+def _may_be_anything(expression: Any) -> str | None:
+    """Return a function in an expression that isn't even the same for the same rows in the same order, or None."""
+    for part in _parts(expression):
+        if part.DESCRIPTOR.name == "CommonInlineUserDefinedFunction" and not part.deterministic:
+            return f"{part.function_name}()"
+        if part.DESCRIPTOR.name == "Window":
+            function = _order_dependent(part)
+            names = [name for order in part.order_spec for name in _used(order, by_place=False)]
+            if function is not None and not names:
+                return function
+    return "the present time" if _asks_the_clock(expression) else None
+
+
 def _order_dependent(expression: Any) -> str | None:
     """Return a function in an expression whose value depends on the order of rows, or None."""
     for part in _parts(expression):
         kind = part.DESCRIPTOR.name
         if kind in ("UnresolvedFunction", "CallFunction") and part.function_name.lower() in _RANDOM | _NUMBERING:
-            return f"{part.function_name}()"
-        if kind == "CommonInlineUserDefinedFunction" and not part.deterministic:
             return f"{part.function_name}()"
         if kind == "ExpressionString":
             called = [name for name in lineage_texts.called_in(part.expression) if name in _RANDOM | _NUMBERING]
@@ -265,7 +315,9 @@ def _asks_the_clock(expression: Any) -> bool:
     """Return True if an expression has a function of the time at which a job begins."""
     for part in _parts(expression):
         kind = part.DESCRIPTOR.name
-        if kind in ("UnresolvedFunction", "CallFunction") and lineage_texts.is_of_the_clock(part.function_name):
+        if kind in ("UnresolvedFunction", "CallFunction") and lineage_texts.is_of_the_clock(
+            part.function_name, has_arguments=bool(part.arguments)
+        ):
             return True
         if kind == "ExpressionString" and lineage_texts.asks_the_clock(part.expression):
             return True

@@ -20,6 +20,7 @@ from acker_redis.spark.runs.options import MessageIds, check_messages, message_i
 from acker_redis.spark.runtime.jobs import running
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.output_modes import Output, Outputs, check_output
+from acker_redis.spark.sinks.replaced_sources import WrittenTables
 from acker_redis.spout.in_flight import Emission
 
 _APP = "check"
@@ -112,7 +113,8 @@ def check_pipeline(
     spark, run_id = messages.sparkSession, uuid.uuid4().hex
     frame, column = with_message_ids(messages, wanted.id_column, wanted.partition, wanted.offset)
     check_id_lineage(frame, column, "check_pipeline")
-    outputs = Outputs(output, only_checked=True)
+    tables = None if output == "whole" else WrittenTables(frame)
+    outputs = Outputs(output, only_checked=True, tables=tables)
     with running(spark, names(_APP, run_id, 0)[1]), own_errors(), ExitStack() as releasing:
         releasing.callback(outputs.release)
         outputs.check_read("messages", frame)

@@ -28,6 +28,7 @@ from acker_redis.spark.emission.place_columns import place_columns
 from acker_redis.spark.emission.runner import EmissionRunner
 from acker_redis.spark.emission.whole_output import WholeOutput
 from acker_redis.spark.proof.id_lineage import check_id_lineage
+from acker_redis.spark.proof.numbered_files import NumberedFiles
 from acker_redis.spark.runs.callbacks import with_retries
 from acker_redis.spark.runs.late_ids import may_learn_ids
 from acker_redis.spark.runs.once import Once, check_ids, check_once, check_session, open_output
@@ -48,6 +49,7 @@ from acker_redis.spark.runtime.jobs import reading_ids
 from acker_redis.spark.runtime.sessions import steady_splits
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.output_modes import Output, check_output
+from acker_redis.spark.sinks.replaced_sources import WrittenTables
 from acker_redis.spark.sources.file_places import FilePlaces
 from acker_redis.spark.sources.files import check_outside
 from acker_redis.spark.worker.keep_messages import KeepStep
@@ -242,6 +244,7 @@ def run_dataframe(
     url = settings.url(messages.sparkSession, is_needed=keeps)
     messages, column = with_message_ids(messages, ids.id_column, ids.partition, ids.offset)
     numbers_rows = check_id_lineage(messages, column, "run_tracked")
+    files = NumberedFiles(messages, column) if numbers_rows else None
     partition, offset = place_columns(messages.schema, ids.partition, ids.offset)
     if offsets is not None:
         check_outside(messages, partition, offsets.path)
@@ -314,6 +317,8 @@ def run_dataframe(
             settings.emit_timeout_secs,
             whole_output,
             once_output=once_output,
+            tables=WrittenTables(messages),
+            files=files,
         )
 
         def emit(emission: Emission) -> None:

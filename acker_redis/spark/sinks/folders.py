@@ -4,6 +4,7 @@ import os
 import posixpath
 import re
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -62,13 +63,20 @@ def resolved(path: str) -> str:
     return os.path.realpath(path) if path.startswith("/") else path
 
 
-def overlap(folder: str, other: str) -> bool:
-    """Return True if two plain paths are the same, or one is in the other."""
-    return _contains(folder, other) or _contains(other, folder)
-
-
-def _contains(folder: str, path: str) -> bool:
+def is_in(path: str, folder: str) -> bool:
+    """Return True if a plain path is a folder, or in it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def folders_above(path: str) -> Iterator[str]:
+    """Yield the folders that a plain path is in.
+
+    >>> list(folders_above("/a/b"))
+    ['/', '/a']
+    """
+    for at, character in enumerate(path):
+        if character == "/" and at < len(path) - 1:
+            yield path[:at] or "/"
 
 
 def _of_server(session: SparkSession, path: str) -> str:

@@ -22,7 +22,7 @@ from acker_redis.spark.runtime.jvm import java_errors
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.captured_variables import snapshot
 from acker_redis.spark.sinks.overwrites import Overwrite
-from acker_redis.spark.sinks.replaced_sources import ReplacedSources, Stored, replaced_by
+from acker_redis.spark.sinks.replaced_sources import ReplacedSources, Stored, WrittenTables, targets_of_call
 from acker_redis.spark.sinks.source_checks import check_connections, check_creation, check_distribution, check_source
 from acker_redis.spark.sinks.staged_writes import NewStage, Staging, check_staged
 from acker_redis.spark.sinks.trial_writes import check_by_trial
@@ -125,6 +125,7 @@ class AllowedWrites:
     targets: list[Stored] = field(default_factory=list)
     folder: tuple[str, str] | None = None
     stage: str | None = None
+    tables: WrittenTables | None = None
 
     def check_mode(self, mode: str, method: str | None = None) -> None:
         """Check that the sink may write with a mode.
@@ -256,12 +257,12 @@ class _Guard:
         session, sink, table = self._rows.sparkSession, self._writes.sink, self._table
         if table is not None:
             self._writes.check_mode(TABLE_WRITES[method], method)
-            self._check_overwrite(method, arguments)
+            self._check_target(method, arguments)
             if method in _CREATING:
                 check_creation(session, sink, self._source, table, replaces=True)
         else:
             self._writes.check_mode(self._mode_of(method, arguments))
-            self._check_overwrite(method, arguments)
+            self._check_target(method, arguments)
             if self._writes.output == "once":
                 self._note_staged(method, arguments)
             source = method if method == "jdbc" else arguments.get("format") or self._source
@@ -286,23 +287,42 @@ class _Guard:
             check_distribution(session, sink, self._rows, table, self._options)
         self._writes.note(method, arguments)
 
-    def _check_overwrite(self, method: str, arguments: dict[str, Any]) -> None:
-        """Check that a call that overwrites replaces what it should.
+    def _check_target(self, method: str, arguments: dict[str, Any]) -> None:
+        """Check that a call that overwrites replaces what it should, and that nobody reads what a call changes.
 
         Raises:
-            PipelineError: it doesn't.
+            PipelineError: it doesn't, or somebody does.
         """
         writes = self._writes
         mode = self._mode_of(method, arguments) if self._table is None else TABLE_WRITES[method]
-        if writes.any_mode or mode.lower() != "overwrite":
+        if writes.any_mode:
             return
+        call, overwrites = self._overwrite_of(method, arguments), mode.lower() == "overwrite"
+
+        def targets() -> list[Stored]:
+            where = call.format, call.table, call.path, call.options
+            return targets_of_call(call.session, *where, may_be_view=method == "insertInto")
+
+        if writes.output != "whole":
+            if overwrites:
+                call.check_own_partitions()
+            if writes.tables is not None:
+                is_once = writes.output == "once"
+                writes.tables.add_written(writes.sink, targets, overwrites=overwrites, is_once=is_once)
+        elif overwrites:
+            call.check_whole()
+            if writes.dry:
+                in_parts = call.replaces_parts
+                writes.targets += [replace(target, in_parts=in_parts) for target in targets()]
+
+    def _overwrite_of(self, method: str, arguments: dict[str, Any]) -> Overwrite:
         options = self._options_of(arguments)
         if method == "jdbc":
             options |= {"url": arguments["url"], "dbtable": arguments["table"]}
         given = arguments.get("partitionBy")
-        overwrite = Overwrite(
+        return Overwrite(
             self._rows.sparkSession,
-            writes.sink,
+            self._writes.sink,
             method,
             arguments.get("format") or self._source,
             self._table or arguments.get("name", arguments.get("tableName")),
@@ -310,13 +330,6 @@ class _Guard:
             _has_columns(self._partitioned_by if given is None else given),
             {name.lower(): value for name, value in options.items()},
         )
-        if writes.output == "whole":
-            overwrite.check_whole()
-            if writes.dry:
-                where = overwrite.table, overwrite.path, overwrite.options
-                writes.targets += replaced_by(overwrite.session, overwrite.format, *where)
-        else:
-            overwrite.check_own_partitions()
 
     def _note_staged(self, method: str, arguments: dict[str, Any]) -> None:
         """Note the folder and the format of a call that writes, so that its files can wait in a stage.
@@ -460,6 +473,7 @@ class Outputs:
         late: sinks that have kept their rows, in the order in which they write.
         staging: sinks whose rows are in a stage.
         new_stage: function that makes a stage. None: nothing is staged.
+        tables: what the sinks of all emissions read and write; None: nobody compares it.
         thread: thread of the pipeline.
     """
 
@@ -469,6 +483,7 @@ class Outputs:
     late: list[LateSink] = field(default_factory=list)
     staging: list[Staging] = field(default_factory=list)
     new_stage: NewStage | None = None
+    tables: WrittenTables | None = None
     thread: int = field(default_factory=threading.get_ident, init=False)
     _checks: list[Callable[[], object]] = field(default_factory=list)
     _kept: list[DataFrame] = field(default_factory=list)
@@ -482,7 +497,7 @@ class Outputs:
 
     def allowed_writes(self, sink: str, *, may_overwrite: bool = False, any_mode: bool = False) -> AllowedWrites:
         """Return the writes that a sink may do."""
-        return AllowedWrites(sink, self.output, may_overwrite, any_mode)
+        return AllowedWrites(sink, self.output, may_overwrite, any_mode, tables=self.tables)
 
     def call_dry(
         self, write: Callable[[Any], object], make_writer: Callable[[AllowedWrites], object], writes: AllowedWrites
@@ -504,6 +519,15 @@ class Outputs:
         self._sources.add_replaced(writes.sink, dry.targets)
         writes.folder = dry.folder
         return dry.calls
+
+    def add_sink(self, sink: str, rows: DataFrame) -> None:
+        """Compare what a sink reads with where others of the run write.
+
+        Raises:
+            PipelineError: another sink writes there.
+        """
+        if self.tables is not None:
+            self.tables.add_read(sink, rows)
 
     def check_read(self, reader: str, rows: DataFrame) -> None:
         """Check that a whole output doesn't read what it replaces, before the rows are computed.

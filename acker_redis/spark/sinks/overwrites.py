@@ -113,6 +113,11 @@ class Overwrite:
             f"stay where these rows have none. {remedy}"
         )
 
+    @property
+    def replaces_parts(self) -> bool:
+        """True if the write replaces only partitions that it has rows for, or the rows of a condition."""
+        return self._reach() is None or _REPLACE_WHERE in self.options
+
     def _keeps_partitions(self) -> bool:
         """Return True if the write keeps partitions that it has no rows for, in the mode `dynamic`."""
         if self.method == "insertInto":

@@ -5,9 +5,10 @@ of those before it, and counts them again. So the plans of the sinks are compare
 are kept.
 """
 
+import logging
 import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,10 +24,12 @@ from acker_redis.spark.proof.plans import analyzed_part, each
 from acker_redis.spark.runtime.jvm import java_errors, java_static
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.database_tables import DatabaseTable, is_jdbc, table_of
-from acker_redis.spark.sinks.folders import overlap, plain, qualified, resolved
+from acker_redis.spark.sinks.folders import folders_above, is_in, plain, qualified, resolved
 from acker_redis.spark.sinks.source_checks import has_versions, names_tables
 from acker_redis.spark.sources.files import files_of
 from acker_redis.spark.sql import quoted
+
+log = logging.getLogger("acker_redis.spark")
 
 _FILES = "org.apache.spark.sql.execution.datasources.HadoopFsRelation"
 _DATABASE = "org.apache.spark.sql.execution.datasources.jdbc.JDBCRelation"
@@ -67,12 +70,16 @@ class Stored:
         folders: folders and files of the rows.
         database_table: what JDBC reads or writes; None: it is something else.
         has_versions: whether a read can name a version of it.
+        in_parts: whether a writer replaces only the partitions that it has rows for.
+        is_deep: whether files in all folders below are read.
     """
 
     table: str | None = None
     folders: frozenset[str] = frozenset()
     database_table: DatabaseTable | None = None
     has_versions: bool = False
+    in_parts: bool = field(default=False, compare=False)
+    is_deep: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return repr(self.table or str(self.database_table or min(self.folders)))
@@ -101,7 +108,32 @@ class Stored:
         ours, theirs = self.database_table, other.database_table
         if ours is not None and theirs is not None and ours.may_be(theirs):
             return True
-        return any(overlap(a, b) for a in self.places for b in other.places)
+        is_below = not self.places_and_above.isdisjoint(other.places)
+        return is_below or not other.places_and_above.isdisjoint(self.places)
+
+    @cached_property
+    def places_and_above(self) -> frozenset[str]:
+        """The places, and all folders that they are in."""
+        return frozenset(above for place in self.places for above in (place, *folders_above(place)))
+
+    def is_changed_by(self, target: "Stored", *, overwrites: bool) -> bool:
+        """Return True if a write may change what is read here. Of folders in a folder, Spark reads only partitions."""
+        if not self.overlaps(target):
+            return False
+        if self.is_deep or (self.table is not None and self.table == target.table) or None not in (
+            self.database_table, target.database_table
+        ):  # fmt: skip
+            return True
+        pairs = [(mine, theirs) for mine in self.places for theirs in target.places]
+        return any(
+            _is_partition_of(theirs, mine) or _is_partition_of(mine, theirs) or (overwrites and is_in(mine, theirs))
+            for mine, theirs in pairs
+        )
+
+
+def _is_partition_of(place: str, folder: str) -> bool:
+    """Return True if a place is a folder, or has rows of a partition in it."""
+    return place == folder or (is_in(place, folder) and "=" in place[len(folder) :].lstrip("/").partition("/")[0])
 
 
 @dataclass
@@ -127,11 +159,20 @@ class ReplacedSources:
         """Add the targets of a writer.
 
         Raises:
-            PipelineError: a sink reads one of them.
+            PipelineError: a sink reads one of them, or another sink replaces it.
         """
         replaced = [(sink, target) for target in targets]
         with self._lock:
             self._check(self._read, replaced)
+            for _, target in replaced:
+                for other, theirs in self._replaced:
+                    if other != sink and not (target.in_parts and theirs.in_parts) and target.overlaps(theirs):
+                        raise PipelineError(
+                            f"{sink!r}: the output replaces {target.named(theirs)}, and so does that of {other!r}: "
+                            f"{theirs.named(target)}. Only the rows of one would stay. Use separate folders or tables, unite "
+                            "the rows before one sink, or replace partitions of their own: partitionBy with "
+                            'option("partitionOverwriteMode", "dynamic").'
+                        )
             self._replaced += replaced
 
     def clear(self) -> None:
@@ -144,6 +185,108 @@ class ReplacedSources:
             for sink, target in replaced:
                 if read.overlaps(target):
                     raise _error(reader, read, sink, target)
+
+
+class WrittenTables:
+    """What the sinks of a run read, and where they write, if they write by message or once.
+
+    Each emission reads everything again. So a sink must not change what the messages or other sinks are read from. The sinks
+    of the first emission are compared, because later ones have the same.
+    """
+
+    def __init__(self, messages: DataFrame | None = None) -> None:
+        """Set the messages, if the run reads them again for each emission."""
+        self._messages = messages
+        self._read_by_messages: list[Stored] | None = None
+        self._read: dict[str, list[Stored]] = {}
+        self._written: dict[str, list[Stored]] = {}
+        self._overwriting: set[str] = set()
+        self._lock = threading.Lock()  # sinks may run in several threads
+
+    def add_read(self, reader: str, rows: DataFrame) -> None:
+        """Add the rows of a sink.
+
+        Raises:
+            PipelineError: another sink writes to what they are read from.
+        """
+        with self._lock:
+            if reader in self._read:
+                return
+            self._read[reader] = found = _known_reads(rows)
+            for sink, targets in self._written.items():
+                _check_apart(reader, found, sink, targets, overwrites=sink in self._overwriting)
+
+    def add_written(self, sink: str, targets: Callable[[], list[Stored]], *, overwrites: bool, is_once: bool) -> None:
+        """Add where a sink writes, before it does.
+
+        Args:
+            sink: name of the sink.
+            targets: function that returns its targets.
+            overwrites: whether it replaces partitions.
+            is_once: whether nothing is written before all sinks have their rows.
+
+        Raises:
+            PipelineError: messages or other sinks are read from there, or the sink overwrites what it reads.
+        """
+        with self._lock:
+            if sink in self._written:
+                return
+            self._written[sink] = found = targets()
+            for read, target in _changed(self._of_messages(), found, overwrites=overwrites):
+                raise PipelineError(
+                    f"{sink!r}: the messages are read from {read.named(target)}, to which this sink writes. Each emission "
+                    "reads them again, so later ones would lack messages, or find other rows under their ids. Call "
+                    "localCheckpoint() or checkpoint() on the messages before the run, or write to another target."
+                )
+            own = self._read.get(sink, []) if overwrites else []
+            for read, target in _changed(own, found, overwrites=True):
+                raise PipelineError(
+                    f"{sink!r}: its rows are read from {read.named(target)}, which it overwrites. An emission that is "
+                    "repeated would read what it wrote, and count it twice. Append the rows, or read a copy that was made "
+                    "before the run."
+                )
+            if is_once:
+                return
+            for reader, reads in self._read.items():
+                _check_apart(reader, reads, sink, found, overwrites=overwrites)
+            self._overwriting |= {sink} if overwrites else set()
+
+    def _of_messages(self) -> list[Stored]:
+        if self._read_by_messages is None:
+            self._read_by_messages = [] if self._messages is None else _known_reads(self._messages)
+        return self._read_by_messages
+
+
+def _known_reads(rows: DataFrame) -> list[Stored]:
+    """Return what a frame reads, as far as Spark tells it."""
+    try:
+        return list(_reads(rows))
+    except java_errors():
+        log.debug("sources of rows not compared with the targets of sinks", exc_info=True)
+        return []
+
+
+def _changed(
+    reads: Iterable[Stored], targets: Iterable[Stored], *, overwrites: bool
+) -> Iterator[tuple[Stored, Stored]]:
+    """Yield what is read and changed. A query of a database is left out, because it can't be told what it reads."""
+    for read in reads:
+        for target in targets:
+            if not read.is_query and read.is_changed_by(target, overwrites=overwrites):
+                yield read, target
+
+
+def _check_apart(
+    reader: str, reads: Iterable[Stored], sink: str, targets: Iterable[Stored], *, overwrites: bool
+) -> None:
+    if reader == sink:  # it may leave out what it has written before
+        return
+    for read, target in _changed(reads, targets, overwrites=overwrites):
+        raise PipelineError(
+            f"{reader!r}: its rows are read from {read.named(target)}, to which {sink!r} writes in the same run. So a message "
+            f"may be acked although {reader!r} lacks its row, because {sink!r} has it. Nothing was acked now, but {sink!r} "
+            "may have written its rows. Read only what this sink itself writes, or use run_tracked(..., once=...)."
+        )
 
 
 def _error(reader: str, read: Stored, sink: str, target: Stored) -> PipelineError:
@@ -167,10 +310,16 @@ def _error(reader: str, read: Stored, sink: str, target: Stored) -> PipelineErro
     )
 
 
-def replaced_by(
-    session: SparkSession, source: str | None, table: str | None, path: str | None, options: Mapping[str, str]
+def targets_of_call(
+    session: SparkSession,
+    source: str | None,
+    table: str | None,
+    path: str | None,
+    options: Mapping[str, str],
+    *,
+    may_be_view: bool,
 ) -> list[Stored]:
-    """Return what a writer replaces.
+    """Return where a writer writes.
 
     Args:
         session: Spark session.
@@ -178,21 +327,26 @@ def replaced_by(
         table: name of the table; None: it writes elsewhere.
         path: path of the writer; None: it has none.
         options: options of the writer, by their names in lower case.
+        may_be_view: whether the name may be that of a temporary view, as for `insertInto`.
     """
     found: list[Stored] = []
     if is_jdbc(source):
         return [Stored(database_table=table_of(options))]
+    if table is not None and "." not in table:
+        catalog = session.catalog
+        whole = f"{quoted(catalog.currentCatalog())}.{quoted(catalog.currentDatabase())}.{table}"
+        found.append(Stored(whole.lower()))  # two sinks may make it
+    else:
+        whole = table or ""
     with suppress(AnalysisException):  # no such table, so nobody reads it
         if table is not None:
-            found += _reads(session.table(table))
-            if "." not in table:  # else it may be a temporary view, which saveAsTable ignores
-                catalog = session.catalog
-                found += _reads(
-                    session.table(f"{quoted(catalog.currentCatalog())}.{quoted(catalog.currentDatabase())}.{table}")
-                )
+            found += _reads(session.table(whole))
         elif path is not None and names_tables(session, source, path):
             reader = session.read if source is None else session.read.format(source)
             return list(_reads(reader.options(**options).load(path)))
+    if may_be_view and table is not None and whole != table:
+        with suppress(AnalysisException):
+            found += _reads(session.table(table))
     if path is not None:
         found.append(Stored(folders=frozenset([qualified(session, path)])))
     return found
@@ -226,13 +380,14 @@ def _stored(session: SparkSession, leaf: Any) -> Stored | None:
             folders = frozenset(_followed(session, str(path.toString())) for path in each(location.rootPaths()))
             if catalog.isDefined():
                 folders |= _folders_of_partitions(session, catalog.get())
-            return Stored(name, folders, has_versions=_is_versioned(location))
+            is_deep = str(relation.options().toString()).lower().find("recursivefilelookup -> true") >= 0
+            return Stored(name, folders, has_versions=_is_versioned(location), is_deep=is_deep)
         if _DATABASE in of_classes:
             options = relation.jdbcOptions()
             return Stored(name, database_table=DatabaseTable(str(options.url()), str(options.tableOrQuery())))
         return None if name is None else Stored(name)
     if kind.startswith("DataSourceV2Relation"):
-        return _stored_v2(leaf)
+        return _stored_v2(session, leaf)
     if kind == "HiveTableRelation":
         table, location = leaf.tableMeta(), leaf.tableMeta().storage().locationUri()
         folders = frozenset([plain(unquote(str(location.get().toString())))] if location.isDefined() else [])
@@ -252,7 +407,9 @@ def _folders_of_partitions(session: SparkSession, table: Any) -> frozenset[str]:
         text = str(catalog.listPartitions(table.identifier(), every).mkString("\n"))
     except java_errors():  # the table is gone, or isn't in the catalog of the session
         return frozenset()
-    return frozenset(plain(unquote(found)) for found in _LOCATION.findall(text))
+    own = frozenset(plain(unquote(str(uri.toString()))) for uri in each(table.storage().locationUri()))
+    places = (plain(unquote(found)) for found in _LOCATION.findall(text))
+    return frozenset(place for place in places if not any(is_in(place, folder) for folder in own))
 
 
 def _followed(session: SparkSession, path: str) -> str:
@@ -260,7 +417,7 @@ def _followed(session: SparkSession, path: str) -> str:
     return qualified(session, path) if path.startswith("viewfs:") else plain(path)
 
 
-def _stored_v2(leaf: Any) -> Stored | None:
+def _stored_v2(session: SparkSession, leaf: Any) -> Stored | None:
     table, options = leaf.table(), leaf.options()
     catalog, name = leaf.catalog(), leaf.identifier()
     travel, versioned = _called(leaf, "timeTravelSpec"), _is_versioned(table)
@@ -279,6 +436,8 @@ def _stored_v2(leaf: Any) -> Stored | None:
     location = table.properties().get("location")
     files = _called(table, "fileIndex")  # of files that are read by their source of version 2
     folders = [location] if location else [] if files is None else [path.toString() for path in each(files.rootPaths())]
+    if not folders and options.containsKey("path"):  # of a source in Python, for example
+        folders = [qualified(session, str(options.get("path")))]
     jdbc = _called(table, "jdbcOptions")
     database_table = None if jdbc is None else DatabaseTable(str(jdbc.url()), str(jdbc.tableOrQuery()))
     return Stored(str(full), frozenset(plain(str(folder)) for folder in folders), database_table, versioned)

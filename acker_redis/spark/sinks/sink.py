@@ -36,9 +36,15 @@ class Sink:
 
     @classmethod
     def add(cls, proof: Proof, outputs: Outputs, kind: str, name: str | None, tracked: DataFrame) -> Self:
-        """Add a sink to an emission."""
+        """Add a sink to an emission.
+
+        Raises:
+            PipelineError: it reads what another sink writes.
+        """
         equation = proof.equation_of(tracked, kind if name is None else name)
-        return cls(proof, outputs, proof.add_action(kind, name, [equation.node]), tracked, equation)
+        node = proof.add_action(kind, name, [equation.node])
+        outputs.add_sink(node.name, tracked)
+        return cls(proof, outputs, node, tracked, equation)
 
     def with_kept_rows(self) -> Self:
         """Compute the rows now, keep them, and prove what was kept.

@@ -1,5 +1,6 @@
 """Ids that another job may give to other rows: refused by the lineage of the id column, and exact by each way out."""
 
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -9,7 +10,7 @@ import pytest
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from acker_redis import PipelineError, RowFailedError
+from acker_redis import InexactPipelineError, PipelineError, RowFailedError
 from acker_redis.spark import MessageIds, ReplayFrom, Tracker, check_pipeline, run_tracked
 from acker_redis.spark.proof.id_lineage import check_id_lineage
 from acker_redis.spark.runtime.sessions import is_connect
@@ -67,6 +68,13 @@ def dropping(rows: DataFrame) -> DataFrame:
     path = f"{folder_of(rows)}-csv"
     rows.selectExpr("v", "IF(v = 5, 'bad', cast(k AS string)) AS k").write.mode("overwrite").csv(path)
     return rows.sparkSession.read.schema("v long, k long").option("mode", "DROPMALFORMED").csv(path)
+
+
+def corrupt(rows: DataFrame) -> DataFrame:
+    """A line is corrupt for a job that reads the column which can't be parsed."""
+    path = f"{folder_of(rows)}-json"
+    rows.selectExpr("v", "IF(v = 5, 'bad', cast(k AS string)) AS k").write.mode("overwrite").json(path)
+    return rows.sparkSession.read.schema("v string, k string, _corrupt_record string").json(path)
 
 
 UNSTABLE: dict[str, Change] = {
@@ -150,6 +158,20 @@ UNSTABLE: dict[str, Change] = {
     "files that a reader skips": lambda rows: numbered(
         rows.sparkSession.read.option("ignoreCorruptFiles", True).parquet(folder_of(rows))
     ),
+    "a condition on the clock in a column": lambda rows: numbered(
+        rows.withColumn("age", F.unix_timestamp() - F.col("v")).select("*", F.expr("age + 1 AS more")).where("more > 9")
+    ),
+    "a condition on the clock in a column of a query": lambda rows: numbered(
+        in_view(rows, "SELECT * FROM (SELECT v, unix_timestamp() - v AS age, k FROM numbered_rows) WHERE age > 9")
+    ),
+    "a condition on corrupt lines": lambda rows: numbered(
+        corrupt(rows).where("_corrupt_record IS NULL AND k IS NOT NULL")
+    ),
+    "a function that isn't deterministic": lambda rows: rows.withColumn(
+        "id", F.udf(lambda value: value, "long").asNondeterministic()(F.col("v"))
+    ),
+    "the time in the id": lambda rows: rows.withColumn("id", F.unix_timestamp() * 10_000 + F.col("v")),
+    "row_number in no order": lambda rows: rows.withColumn("id", F.row_number().over(Window.orderBy(F.lit(1)))),
     "row_number over rows numbered before": lambda rows: numbered(rows.repartition(4)).withColumn(
         "id", row_number("id")
     ),
@@ -158,6 +180,8 @@ UNSTABLE: dict[str, Change] = {
 
 STABLE: dict[str, Change] = {
     "the time beside": lambda rows: numbered(rows.withColumn("at", F.current_timestamp())),
+    "the time beside a condition": lambda rows: numbered(rows.withColumn("at", F.current_timestamp()).where("v > 9")),
+    "corrupt lines beside a condition": lambda rows: numbered(corrupt(rows).where("k IS NOT NULL")),
     "an index of pandas above a scan": lambda rows: rows.pandas_api().to_spark(index_col="id"),
     "elements of collected lists in one": lambda rows: (
         rows.groupBy("k")
@@ -368,6 +392,55 @@ def test_row_number_in_the_order_of_a_key_is_accepted_above_its_group(files: Dat
     check_id_lineage(totals.withColumn("id", row_number("k")), "id", "run_tracked")
     with pytest.raises(PipelineError, match=r"row_number\(\)"):
         check_id_lineage(totals.withColumn("id", row_number("total")), "id", "run_tracked")
+
+
+@pytest.mark.classic("a client sees no keys of rows")
+@pytest.mark.parametrize(
+    "distinct", [lambda rows: rows.dropDuplicates(["k"]), lambda rows: rows.select("k").distinct()]
+)
+def test_row_number_in_the_order_of_distinct_values_is_accepted(files: DataFrame, distinct: Change) -> None:
+    check_id_lineage(distinct(files).withColumn("id", row_number("k")), "id", "run_tracked")
+    with pytest.raises(PipelineError, match=r"row_number\(\)"):
+        check_id_lineage(files.dropDuplicates(["v"]).withColumn("id", row_number("k")), "id", "run_tracked")
+
+
+def test_ids_above_files_that_are_read_by_their_newer_source_are_accepted(files: DataFrame) -> None:
+    key = "spark.sql.sources.useV1SourceList"
+    session = files.sparkSession
+    before = str(session.conf.get(key))
+    session.conf.set(key, "")
+    try:
+        check_id_lineage(numbered(session.read.parquet(folder_of(files))), "id", "run_tracked")
+        with pytest.raises(PipelineError, match="other rows"):
+            dropped = session.read.option("ignoreCorruptFiles", True).parquet(folder_of(files))
+            check_id_lineage(numbered(dropped), "id", "run_tracked")
+    finally:
+        session.conf.set(key, before)
+
+
+def test_table_that_grows_during_the_run_ends_it_before_rows_get_the_ids_of_others(case: MakeCase, spark: Any) -> None:
+    """Spark lists a table of the catalog for each job. Four rows were missing, and strangers acked in their place."""
+    run, table = case(n=1), f"grows_{uuid.uuid4().hex}"
+    rows = spark.range(0, COUNT, 1, 4).selectExpr("id AS v", "id % 7 AS k", "'mon' AS day")
+    rows.write.partitionBy("day").saveAsTable(table)
+    write = writing(run.append())
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        write(tracker, messages)
+        more = spark.range(5000, 5010).selectExpr("id AS v", "id % 7 AS k", "'tue' AS day")
+        more.write.mode("append").partitionBy("day").saveAsTable(table)
+
+    try:
+        ended = run.run(pipeline, numbered(spark.table(table)))
+        assert isinstance(ended.error, InexactPipelineError)
+        assert "files when the run began" in str(ended.error) and ended.acked == set()
+        yesterday = numbered(spark.table(table).where("day = 'mon'"))  # another partition may grow
+        other = case(n=1)
+        write = writing(other.append())
+        assert len(other.done(pipeline, yesterday).acked) == COUNT
+        assert sorted(row[1] for row in other.written("id", "v")) == list(range(COUNT))
+    finally:
+        spark.sql(f"DROP TABLE {table}")
 
 
 @pytest.mark.classic("a client takes every aggregate in SQL text for one of the rows")

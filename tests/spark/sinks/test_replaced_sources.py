@@ -3,17 +3,20 @@
 import os
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.types import StructType
 
 from acker_redis import PipelineError
 from acker_redis.spark import Pipeline, Tracker, check_pipeline, read_files
-from acker_redis.spark.sinks.folders import overlap, plain
-from acker_redis.spark.sinks.replaced_sources import _BRANCH
+from acker_redis.spark.sinks.folders import plain
+from acker_redis.spark.sinks.replaced_sources import _BRANCH, Stored
 from tests.support.spark.cases import Case, MakeCase
 
 pytestmark = pytest.mark.spark
@@ -204,7 +207,8 @@ def test_folder_by_another_file_system_is_recognised(case: MakeCase, totals: str
     ],
 )
 def test_folders_of_one_store_by_two_names(one: str, other: str, *, are_same: bool) -> None:
-    assert overlap(plain(one), plain(other)) is are_same
+    stored = [Stored(folders=frozenset([plain(path)])) for path in (one, other)]
+    assert stored[0].overlaps(stored[1]) is stored[1].overlaps(stored[0]) is are_same
 
 
 @pytest.fixture
@@ -303,6 +307,193 @@ def test_output_by_message_may_read_its_target(case: MakeCase, totals: str) -> N
 
     run.complete(pipeline)
     assert run.spark.read.parquet(totals).count() == 2 * N
+
+
+def rejects(writer: DataFrameWriter, folder: str) -> None:
+    writer.parquet(f"{folder}/rejects")
+
+
+def overwriting(write: Write, folder: str, writer: DataFrameWriter) -> None:
+    write(writer.mode("overwrite"), folder)
+
+
+TWO_SINKS: dict[str, tuple[Write, Write]] = {
+    "a folder in the other": (rejects, lambda w, folder: w.parquet(folder)),
+    "one folder": (lambda w, folder: w.parquet(folder), lambda w, folder: w.parquet(folder)),
+    "one table": (lambda w, _: w.saveAsTable("regions"), lambda w, _: w.saveAsTable("regions")),
+    "partitions, and everything": (
+        lambda w, folder: w.option("partitionOverwriteMode", "dynamic").partitionBy("part").parquet(folder),
+        lambda w, folder: w.partitionBy("part").parquet(folder),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", TWO_SINKS)
+def test_sinks_of_a_whole_output_that_replace_each_other_are_refused(case: MakeCase, tmp_path: Path, kind: str) -> None:
+    """Six of nine rows were missing, without a failure, and all were acked."""
+    run, folder = case(n=9), str(tmp_path / "report")
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        for part, write in enumerate(TWO_SINKS[kind]):
+            rows = tracker.filter(messages, f"id % 2 = {part}").withColumn("part", F.lit(part))
+            tracker.write(rows, partial(overwriting, write, folder), name=f"part {part}")
+
+    text = refused(run, pipeline)
+    assert text.startswith("'part 1': the output replaces ") and "so does that of 'part 0': " in text
+    assert not Path(folder).exists() and not run.spark.catalog.tableExists("regions")
+
+
+def test_sinks_that_replace_partitions_of_their_own_are_written(case: MakeCase, tmp_path: Path) -> None:
+    run, folder = case(n=9), str(tmp_path / "report")
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        for part in range(2):
+            rows = tracker.filter(messages, f"id % 2 = {part}").withColumn("part", F.lit(part))
+            tracker.write(
+                rows,
+                lambda w: (
+                    w.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy("part").parquet(folder)
+                ),
+                name=f"part {part}",
+            )
+
+    run.complete(pipeline, output="whole")
+    assert run.spark.read.parquet(folder).count() == 9
+
+
+def new_in(tracker: Tracker, messages: DataFrame) -> DataFrame:
+    """Leave out what the target has already."""
+    return tracker.filter(messages, "id NOT IN (SELECT key FROM totals)")
+
+
+def to_totals(writer: DataFrameWriter) -> None:
+    writer.mode("append").insertInto("totals")
+
+
+@pytest.mark.parametrize("first", ["totals", "events"])
+def test_sink_that_reads_what_another_appends_to_is_refused(case: MakeCase, totals: str, first: str) -> None:
+    """The second sink computed the rows again, when the first had them. So it was empty, and all were acked."""
+    run = case(n=9)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        new = new_in(tracker, messages)
+        sinks: dict[str, Any] = {"totals": to_totals, "events": run.append()}
+        for name in sorted(sinks, key=lambda name: name != first):
+            rows = new.selectExpr("100 AS total", "id AS key", "_share", "_roots") if name == "totals" else new
+            tracker.write(rows, sinks[name], name=name)
+
+    with pytest.raises(PipelineError, match=r"'events': its rows are read from .* to which 'totals' writes"):
+        check_pipeline(run.messages, pipeline, ids="id")
+    assert run.spark.table("totals").count() == N
+    ended = run.run(pipeline)
+    assert isinstance(ended.error, PipelineError) and "to which 'totals' writes in the same run" in str(ended.error)
+    assert ended.acked == set() and ended.letters == {}
+
+
+def test_sink_may_leave_out_what_its_own_target_has(case: MakeCase, totals: str) -> None:
+    run = case(n=9)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = new_in(tracker, messages).selectExpr("100 AS total", "id AS key", "_share", "_roots")
+        tracker.write(rows, to_totals)
+
+    run.complete(pipeline)
+    assert run.spark.table("totals").count() == 9
+
+
+SOURCES: dict[str, Read] = {
+    "without what is there": lambda spark, _: spark.range(9).join(
+        spark.table("totals").selectExpr("CAST(key AS bigint) AS id"), "id", "left_anti"
+    ),
+    "numbered behind what is there": lambda spark, _: spark.sql(
+        "SELECT (SELECT max(CAST(key AS bigint)) FROM totals) + id AS id FROM range(1, 9)"
+    ),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_messages_read_from_the_target_of_a_sink_are_refused(case: MakeCase, totals: str, source: str) -> None:
+    """Each emission reads them again. A thousand of two thousand rows were missing, and a thousand there twice."""
+    run = case(n=9)
+    messages = SOURCES[source](run.spark, totals)
+
+    def pipeline(tracker: Tracker, rows: DataFrame) -> None:
+        tracker.write(rows.selectExpr("100 AS total", "id AS key", "_share", "_roots"), to_totals)
+
+    text = run.refused(pipeline, PipelineError, messages)
+    assert text.startswith("'write': the messages are read from ") and "localCheckpoint()" in text
+    assert run.spark.table("totals").count() == N
+    kept = messages.localCheckpoint()
+    count = kept.count()
+    assert len(run.done(pipeline, kept).acked) == count
+    run.spark.catalog.refreshTable("totals")
+    assert run.spark.table("totals").count() == N + count
+
+
+def test_sink_in_a_subfolder_of_its_source_is_written(case: MakeCase, tmp_path: Path) -> None:
+    """Spark doesn't read it, because it is no partition."""
+    run, folder = case(n=9), str(tmp_path / "orders")
+    run.spark.range(9).write.json(folder)
+    messages = run.spark.read.schema("id bigint").json(folder)
+    run.done(lambda t, m: t.write(m, lambda w: w.mode("append").json(f"{folder}/out")), messages)
+    assert run.spark.read.json(f"{folder}/out").count() == 9
+
+
+def test_partition_that_is_read_and_overwritten_by_message_is_refused(case: MakeCase, totals: str) -> None:
+    """An emission that was repeated counted 140 for 120."""
+    run = case(n=N)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        before = messages.sparkSession.read.parquet(totals).selectExpr("CAST(key AS bigint) AS id", "total").distinct()
+        rows = tracker.join(messages, before, "id", "left").withColumn("total", F.expr("CAST(total + 20 AS int)"))
+        tracker.write(
+            rows.withColumnRenamed("id", "key"),
+            lambda w: to_folder(w.mode("overwrite").option("partitionOverwriteMode", "dynamic"), totals),
+            allow_overwrite=True,
+        )
+
+    text = run.refused(pipeline, PipelineError)
+    assert text.startswith("'write': its rows are read from ") and "which it overwrites" in text
+
+
+def test_temporary_view_with_the_name_of_a_new_table_is_not_what_is_replaced(case: MakeCase, tmp_path: Path) -> None:
+    run, raw = case(n=9), str(tmp_path / "raw")
+    run.spark.range(9).write.json(raw)
+    run.spark.read.schema("id bigint").json(raw).createOrReplaceTempView("new_orders")
+    messages = run.spark.table("new_orders")
+    try:
+        run.done(
+            lambda t, m: t.write(m, lambda w: w.mode("overwrite").saveAsTable("new_orders")), messages, output="whole"
+        )
+        assert run.spark.table("default.new_orders").count() == 9
+    finally:
+        run.spark.catalog.dropTempView("new_orders")
+        run.spark.sql("DROP TABLE IF EXISTS default.new_orders")
+
+
+class Store(DataSource):
+    """A source in Python, which keeps its rows in a folder."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "store_of_totals"
+
+    def schema(self) -> str:
+        return "key bigint, total int"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        pytest.fail("it was read")
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
+        pytest.fail("it was written")
+
+
+def test_source_in_python_is_compared_by_its_path(case: MakeCase, tmp_path: Path) -> None:
+    run, place = case(n=N), str(tmp_path / "store")
+    run.spark.dataSource.register(Store)
+    read: Read = lambda spark, folder: spark.read.format("store_of_totals").load(folder)  # noqa: E731
+    write: Write = lambda w, folder: w.format("store_of_totals").save(folder)  # noqa: E731
+    assert refuses_its_source(run, adding(read, write, place))
 
 
 @pytest.fixture
