@@ -181,7 +181,7 @@ class Topology:
                 the ids of a `DataFrameSpout`, or of a batch of a `BatchSpout`, are null or not distinct.
             InexactPipelineError: the DataFrame of a spout doesn't return the same rows each time it is computed, or the
                 function of a sink writes nothing.
-            JobFailedError: turns broke, and no message is to blame.
+            JobFailedError: turns broke, and no message is to blame, or the query of a `BatchSpout` failed.
             AckerError: an error of the server that doesn't pass.
             Exception: what a spout or Spark raised in the driver.
 

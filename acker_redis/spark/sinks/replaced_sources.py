@@ -56,6 +56,9 @@ _RELATION = re.compile(r"\bRelation ([^\s\[]+)\[|\bRelationV2\[[^\]]*\] ([^\s,]+
 _JDBC_RELATION = re.compile(r"\bJDBCRelation\((.*)\) \[numPartitions=\d+\]")
 """Names of tables in the text of a plan."""
 
+_MOST_SINKS = 1_000
+"""Sinks of a run that are compared. A stream might give those of each batch other names."""
+
 _GLOB = re.compile(r"[*?\[{]")
 _LOCATION = re.compile(r"^\s*Location: (.+)$", re.MULTILINE)
 """Folder in the text of a table's partition."""
@@ -210,7 +213,7 @@ class WrittenTables:
             PipelineError: another sink writes to what they are read from.
         """
         with self._lock:
-            if reader in self._read:
+            if reader in self._read or len(self._read) >= _MOST_SINKS:
                 return
             self._read[reader] = found = _known_reads(rows)
             for sink, targets in self._written.items():
@@ -229,7 +232,7 @@ class WrittenTables:
             PipelineError: messages or other sinks are read from there, or the sink overwrites what it reads.
         """
         with self._lock:
-            if sink in self._written:
+            if sink in self._written or len(self._written) >= _MOST_SINKS:
                 return
             self._written[sink] = found = targets()
             for read, target in _changed(self._of_messages(), found, overwrites=overwrites):

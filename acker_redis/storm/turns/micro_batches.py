@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pyspark.sql import DataFrame
 
-from acker_redis.errors import AckerError, BadConfigError, StoppedError
+from acker_redis.errors import AckerError, BadConfigError, JobFailedError, StoppedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.emission.messages import RunMessages
+from acker_redis.spark.proof.blame import line_of
 from acker_redis.spark.runtime.jobs import described
 from acker_redis.spark.runtime.jvm import java_errors
 from acker_redis.spark.runtime.sessions import is_connect
-from acker_redis.spark.runtime.worker_errors import own_errors
+from acker_redis.spark.runtime.worker_errors import acker_error_in, own_errors
 from acker_redis.spark.sinks.folders import qualified, resolved
 from acker_redis.storm.components.batch_spout import BatchSpout
 from acker_redis.storm.components.dataframe import DataFrameSpout
@@ -157,7 +158,10 @@ class BatchSource(FrameSource):
         writer = writer.option("checkpointLocation", self._checkpoint)
         if self._trigger is not None:
             writer = writer.trigger(**self._trigger)
-        self._query = writer.start()
+        try:
+            self._query = writer.start()
+        except Exception as exc:
+            raise self._failed(exc) from exc
         log.info("query started spout=%r query=%s checkpoint=%s", self.name, self._query.id, self._checkpoint)
 
     def _begin_batch(self) -> None:
@@ -173,16 +177,24 @@ class BatchSource(FrameSource):
             Exception: it has failed.
         """
         if self._error is not None:
-            raise self._error
+            raise self._failed(self._error) from self._error
         if self._query is None or not self.is_live or self._query.isActive:
             return
         self.is_live = False
         failed = self._query.exception()
         if failed is not None:
-            raise self._error or failed
+            cause = self._error or failed
+            raise self._failed(cause) from cause
         if self._batch is not None or self._offered is not None or self._is_in_batch:
             self.was_stopped = True
             log.warning("query stopped during a batch, draining spout=%r query=%s", self.name, self._query.id)
+
+    def _failed(self, error: Exception) -> AckerError:
+        """Return the error of the run for one of the query."""
+        return acker_error_in(error) or JobFailedError(
+            f"The query of BatchSpout {self.name!r} failed: {line_of(error)}. Its batch isn't committed, so the next run "
+            "emits it again. Correct the stream or its checkpoint, and run the topology again."
+        )
 
     def _close(self) -> None:
         with self._lock:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from acker_redis import Acker, OffsetFile
-from acker_redis.errors import BadConfigError, InvalidTopologyError, PipelineError
+from acker_redis.errors import BadConfigError, InvalidTopologyError, JobFailedError, PipelineError
 from acker_redis.spark import MessageIds
 from acker_redis.storm import BatchSpout, Bolt, DataFrameSpout, Topology, TopologyBuilder
 from acker_redis.testing import wait_until
@@ -314,7 +314,7 @@ def test_an_error_of_the_query_ends_the_run(run: Any, spark: Any, source: Source
     heard = Heard()
     source.add(1)
     stream = source.stream().selectExpr("v", "raise_error('broken source') AS w")
-    with pytest.raises(Exception, match="broken source"):
+    with pytest.raises(JobFailedError, match=r"^The query of BatchSpout 'spout' failed: [^\n]*broken source[^\n]*$"):
         run(chain(Hears(stream, source.checkpoint, heard), Passing))
     assert not heard and not spark.streams.active
 
