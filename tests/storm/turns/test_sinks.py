@@ -199,3 +199,18 @@ def test_path_that_cant_be_made_ends_the_run_with_its_reason(run: Any, tmp_path:
             sinks={"a": lambda writer: writer.mode("append").parquet(str(tmp_path / "file" / "x"))},
         )
     assert heard.acked == []
+
+
+def test_sink_whose_store_is_away_at_the_start_is_waited_for(run: Any, spark: Any, tmp_path: Path) -> None:
+    calls: list[Any] = []
+
+    def write(writer: Any) -> None:
+        calls.append(writer)
+        if len(calls) < 3:  # before the run begins, and in the first turn
+            raise ConnectionRefusedError
+        writer.mode("append").parquet(str(tmp_path / "words"))
+
+    heard = Heard()
+    run(word_topology(heard, ["a bb"]), sinks={"a": write})
+    assert heard.acked == [0] and heard.failed == {} and len(calls) == 3
+    assert spark.read.parquet(str(tmp_path / "words")).count() == 2

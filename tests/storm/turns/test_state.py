@@ -7,7 +7,15 @@ from typing import Any
 
 import pytest
 
-from acker_redis import Acker, BadConfigError, ConnectionLostError, InvalidTopologyError, StateLostError, TurnOverError
+from acker_redis import (
+    Acker,
+    BadConfigError,
+    ConnectionLostError,
+    InvalidTopologyError,
+    PipelineError,
+    StateLostError,
+    TurnOverError,
+)
 from acker_redis.acker import app_of
 from acker_redis.model.keys import StateKeys
 from acker_redis.store.topology_state import StateTurn, Status
@@ -116,10 +124,15 @@ def test_levels_that_run_again_count_once(run: Any, spark: Any, acker: Acker, tm
 
 
 def test_rows_are_written_before_the_state_counts(run: Any, acker: Acker, spark: Any, tmp_path: Path) -> None:
-    def breaks(writer: Any) -> None:
-        raise OSError("on purpose")
+    calls = []
 
-    with pytest.raises(OSError, match="on purpose"):
+    def breaks(writer: Any) -> None:
+        calls.append(writer)
+        if len(calls) > 1:  # the first one writes nothing
+            raise OSError("on purpose")
+        writer.mode("append").parquet(str(tmp_path / "out"))
+
+    with pytest.raises(PipelineError, match="'sink of count' can't be written: OSError: on purpose"):
         run(counting(lines_of(["a b"], Heard())), sinks={"count": breaks})
     assert state_of(acker) == {}
     heard = Heard()
