@@ -29,7 +29,7 @@ from acker_redis.model.arrays import Int64Array, UInt64Array
 from acker_redis.model.blocks import Index
 from acker_redis.model.roots import SLOT_BITS, root_salt
 from acker_redis.model.xxhash64 import hash_longs, hash_salt
-from acker_redis.spark.proof.blame import cause_of, component_of
+from acker_redis.spark.proof.blame import cause_of, place_of
 from acker_redis.spark.protocol import shares
 from acker_redis.spark.worker.failures import REASON_CHARS, Failure
 from acker_redis.spout.in_flight import Emission, Rows
@@ -151,7 +151,7 @@ class EmissionRoots:
                 if self._known_from_job and not self._has_begun:
                     self._take_age()
                     self._send("init", self._init)
-                self._send("fail", partial(self._fail, cause_of(error).text, component_of(error)))
+                self._send("fail", partial(self._fail, cause_of(error).text, place_of(error)))
             except AckerError as exc:
                 log.warning(
                     "could not fail the messages of a failed emission, so they will time out run_id=%s error=%s",

@@ -31,7 +31,7 @@ from acker_redis.spark.emission.outages import mark_outages, without_outages
 from acker_redis.spark.emission.pipeline_run import Pipeline, PipelineRun, names
 from acker_redis.spark.emission.roots import EmissionRoots, counts_of, salts, shares_of
 from acker_redis.spark.emission.whole_output import WholeOutput
-from acker_redis.spark.proof.blame import Blame, blame_of, component_of, forget, line_of, outage_of, sink_of
+from acker_redis.spark.proof.blame import Blame, blame_of, forget, line_of, outage_of, place_of, sink_of
 from acker_redis.spark.proof.numbered_files import NumberedFiles
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.runtime.interrupts import Cancellation
@@ -353,6 +353,6 @@ def _error_for_spout(error: Exception, blame: Blame) -> Exception:
     if blame is Blame.PIPELINE:
         gone = "Spark's JVM exited or its context was stopped. Waiting can't fix that. Restart the program."
         return AckerError(f"{gone} Spark's error: {line_of(error)}") if is_outage(error) else error
-    place = component_of(error) or sink_of(error)
+    place = place_of(error)
     text = line_of(error) if place is None else f"{line_of(error)} (in {place!r})"
     return JobFailedError(text) if blame is Blame.ROWS else OutageError(text, place=place or "")

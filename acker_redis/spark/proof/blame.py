@@ -190,9 +190,12 @@ def line_of(error: BaseException) -> str:
     return text.partition("\n")[0]
 
 
-def component_of(exc: BaseException) -> str | None:
-    """Return the operator or sink whose Python function has raised an error in a job. None: another part of the job did."""
-    return component_in(_traceback_of(next(filter(is_of_java, chain_of(exc)), exc)))
+def place_of(exc: BaseException) -> str | None:
+    """Return the operator or sink whose Python function has raised an error in a job, or else the sink that failed.
+
+    A failed sink is one whose job or function has raised the error. None: it is no sink's error.
+    """
+    return component_in(_traceback_of(next(filter(is_of_java, chain_of(exc)), exc))) or sink_of(exc)
 
 
 def cause_of(exc: BaseException) -> Reason:

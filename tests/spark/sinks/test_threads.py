@@ -91,7 +91,7 @@ def test_handled_failure_of_a_sink_hides_no_failed_job_of_another(case: MakeCase
         bad.result()
 
     ended = run.done(pipeline, retry=ONCE)
-    assert {message: letter.last_component for message, letter in ended.letters.items()} == {7: None, 3: "third"}
+    assert {message: letter.last_component for message, letter in ended.letters.items()} == {7: "bad", 3: "third"}
     assert ended.acked == {*range(20)} - {3, 7}
 
 
