@@ -11,7 +11,7 @@ from typing import NoReturn, Self
 import numpy as np
 
 from acker_redis.acker import app_of
-from acker_redis.errors import AckerError, InexactPipelineError, OutageError, StoppedError
+from acker_redis.errors import AckerError, BadConfigError, InexactPipelineError, OutageError, StoppedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.outages import Outages, is_outage
 from acker_redis.spout.emitter import Emitted, Emitter, raise_error
@@ -21,6 +21,7 @@ from acker_redis.spout.spout import Spout
 from acker_redis.spout.state import SpoutCounts
 from acker_redis.spout.waiting import FAILED_JOBS
 from acker_redis.spout.watchdog import Watchdog
+from acker_redis.store.lane_leases import is_of_held_lane
 from acker_redis.store.outages import Outage, SetAside
 from acker_redis.store.run_ends import End
 
@@ -397,11 +398,16 @@ def run_spout(
     >>> run_spout(spout, lambda emission: acker.init_many(emission.roots, np.zeros_like(emission.roots), spout_id=0)).acked
     2
     """
-    with SpoutLoop(spout, emit) as loop:
-        while not spout.done:
-            loop.step()
-            if progress is not None:
-                progress(loop.emission is not None)
+    try:
+        with SpoutLoop(spout, emit) as loop:
+            while not spout.done:
+                loop.step()
+                if progress is not None:
+                    progress(loop.emission is not None)
+    except BadConfigError as exc:
+        if is_of_held_lane(exc):
+            raise exc.with_traceback(None) from None
+        raise
     return spout.counts
 
 

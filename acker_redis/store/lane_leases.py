@@ -23,6 +23,9 @@ RENEW_SECS = 1.0
 
 _PAUSE_SECS = 0.2
 
+_OF_HELD_LANE = "_acker_of_held_lane"
+"""Attribute of the error of a lane that another run holds."""
+
 
 class Lease:
     """Right of one run to poll the outcomes of a lane.
@@ -85,11 +88,13 @@ class Lease:
                     _text(holder),
                 )
             if asked > deadline:
-                raise BadConfigError(
+                error = BadConfigError(
                     f"Lane {self._lane} of app {self._app!r} is in use by another run (run id and process: "
                     f"{_text(holder)}). Two runs on one lane would consume each other's outcomes. Stop the other run, or "
                     "use another app. Or give each run its own spout_id, and the app more lanes than its highest spout_id."
                 )
+                vars(error)[_OF_HELD_LANE] = True
+                raise error
             waits = True
             time.sleep(_PAUSE_SECS)
         self._released.clear()
@@ -131,6 +136,11 @@ class Lease:
         call = scripts.load("hold_lane").call(self._named, self._lane, self._holder, round(LEASE_SECS * 1000))
         ((holder,),) = self._client.run([call])
         return bytes(holder)
+
+
+def is_of_held_lane(error: BadConfigError) -> bool:
+    """Return True if a run couldn't begin because another one holds its lane. Frames of this library add nothing to that."""
+    return _OF_HELD_LANE in vars(error)
 
 
 def hold_free_lane(client: Client, app: str, lanes: int, run_id: str, *, last_first: bool = False) -> tuple[int, Lease]:

@@ -25,8 +25,9 @@ def test_second_run_on_a_lane_is_refused_at_start(source: Any, connect: Any, mon
     leases(monkeypatch, 0.3)  # for which the second one waits
     second = Spout(connect(lanes=2), "second")
     second.add(np.array([1]))
-    with pytest.raises(BadConfigError, match=r"Lane 0 .* in use by another run .*first .*its own spout_id"):
+    with pytest.raises(BadConfigError, match=r"Lane 0 .* in use by another run .*first .*its own spout_id") as refused:
         run_spout(second, lambda emission: None)
+    assert len(refused.traceback) == 2 and refused.value.__suppress_context__, "of the caller, and of what it called"
     assert second.counts.emitted == 0
     beside = app_of(connect(lanes=2)).lease(lane=1, run_id="beside")
     beside.acquire()

@@ -60,7 +60,7 @@ from acker_redis.spout.offset_file import OffsetFile
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
 from acker_redis.store.dead_letter import FROM_RUN, DeadLetter, DeadLetterFilter
-from acker_redis.store.lane_leases import Lease
+from acker_redis.store.lane_leases import Lease, is_of_held_lane
 from acker_redis.store.payloads import Payloads
 from acker_redis.store.selected_letters import SelectedLetters
 
@@ -197,6 +197,10 @@ def run_tracked(
         )  # fmt: skip
     except KeyboardInterrupt as exc:
         raise exc.with_traceback(None) from None  # its stack shows where this library waited
+    except BadConfigError as exc:
+        if is_of_held_lane(exc):
+            raise exc.with_traceback(None) from None
+        raise
 
 
 def run_dataframe(

@@ -21,6 +21,7 @@ from acker_redis.spark.runs.options import MessageIds, ReplayFrom, replay_from, 
 from acker_redis.spark.runs.run_result import OnProgress, Progress, RunResult
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
+from acker_redis.store.lane_leases import is_of_held_lane
 
 
 def run_exported(
@@ -111,10 +112,15 @@ def run_exported(
         if progress is not None:
             progress(now)
 
-    return run_dataframe(
-        messages.drop(ANCHORS), pipeline, settings, MessageIds.column(MESSAGE_ID), source, run_id, "by_message",
-        upstream.done, renewing,
-    )  # fmt: skip
+    try:
+        return run_dataframe(
+            messages.drop(ANCHORS), pipeline, settings, MessageIds.column(MESSAGE_ID), source, run_id, "by_message",
+            upstream.done, renewing,
+        )  # fmt: skip
+    except BadConfigError as exc:
+        if is_of_held_lane(exc):
+            raise exc.with_traceback(None) from None
+        raise
 
 
 class _UpstreamMessages:

@@ -33,6 +33,7 @@ from acker_redis.spout.loop import POLL_MS, SpoutLoop, log
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.spout import Spout
 from acker_redis.store.dead_letter import FROM_SOURCE, DeadLetter
+from acker_redis.store.lane_leases import is_of_held_lane
 
 ENTRY_ID = "entry_id"
 """Column with the id of the stream entry."""
@@ -173,6 +174,10 @@ def run_redis_stream(
                 min(block_ms, client.max_block_ms),
                 progress,
             )
+    except BadConfigError as exc:
+        if is_of_held_lane(exc):
+            raise exc.with_traceback(None) from None
+        raise
     finally:
         client.close()
     return result_of(spout, time.monotonic() - started)

@@ -20,6 +20,7 @@ from rich.live import Live
 
 from acker_redis import Acker, AckerError, RetryPolicy
 from acker_redis.spark import TrackedBatches
+from acker_redis.spark.runtime.worker_errors import acker_error_in
 from spark.applications.order_stream import dashboard
 from spark.applications.order_stream.orders import Orders, must_be_dead_letter
 from spark.applications.order_stream.pipeline import ORDER, pipeline
@@ -57,7 +58,8 @@ def main(
             spark.conf.set("spark.sql.shuffle.partitions", spark.sparkContext.defaultParallelism)
             result = run(spark, acker, store, orders, stop, kill_every, seconds, console)
     except (AckerError, OSError, PySparkException) as exc:
-        console.print(f"[red]error:[/red] {exc}", highlight=False, soft_wrap=True)
+        error = acker_error_in(exc) or exc  # Spark's error of a query has the traceback and the plan around it
+        console.print(f"[red]error:[/red] {error}", highlight=False, soft_wrap=True)
         raise typer.Exit(3) from exc
     Console().print(summary_of(result, folder), highlight=False, soft_wrap=True)
     raise typer.Exit(1 if result.wrong else 0)

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from acker_redis import AckerError
+from acker_redis import Acker, AckerError
+from acker_redis.acker import app_of
 from acker_redis.testing import wait_until
 from spark.applications.order_stream.dashboard import Latencies, facts
 from spark.applications.order_stream.orders import POISON, Orders, kind_of, must_be_dead_letter
@@ -73,6 +74,33 @@ def test_order_stream_interrupted_and_restarted_loses_nothing(url: str, warm: Wa
     assert set(written) == good
     with Store(folder) as store:
         assert store.letters() == set(numbers) - good
+
+
+@pytest.mark.spark
+def test_second_stream_of_an_app_is_refused_in_one_line(url: str, warm: Warm, tmp_path: Path) -> None:
+    with Acker.connect(url, app="order-stream", message_timeout_secs=30) as acker:
+        lease = app_of(acker).lease(lane=0, run_id="first")
+        lease.acquire()
+        status, _, errors = warm.run_module(
+            MODULE,
+            "--folder",
+            str(tmp_path / "stream"),
+            "--redis",
+            url,
+            "--kill-every",
+            "0",
+            "--seconds",
+            "60",
+            url=url,
+        )
+        lease.release()
+    assert status == 3
+    (told,) = [line for line in errors.splitlines() if "error:" in line]
+    assert (
+        told.startswith("error: Lane 0 of app 'order-stream' is in use by another run")
+        and "STREAM_FAILED" not in errors
+    )
+    assert not re.search(r"Traceback|Logical Plan|^\s+at \w", errors, re.MULTILINE), errors
 
 
 def test_order_source_continues_numbering_after_a_restart(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """A whole run: every message through the pipeline until it was acked or is a dead letter."""
 
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from acker_redis import (
     PipelineError,
     RowFailedError,
 )
+from acker_redis.acker import app_of
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
 from acker_redis.spark import (
     FlatMapOutput,
@@ -38,6 +41,7 @@ from acker_redis.spark import (
 )
 from acker_redis.spark.runtime import executor_check
 from acker_redis.spout.retry import RetryPolicy
+from acker_redis.store import lane_leases
 from acker_redis.store.dead_letter import DeadLetter
 from acker_redis.testing import fake_acker, wait_until
 from tests.support.spark.cases import CONFIG, consume
@@ -330,6 +334,40 @@ def test_run_id_used_again_is_refused(spark: Any, acker: Acker, tmp_path: Path) 
     with pytest.raises(BadConfigError, match="'monday' was used by an earlier run"):
         run()
     assert acker.stats().inits == 5
+
+
+def nothing(tracker: Tracker, messages: DataFrame) -> None:
+    """No run comes so far."""
+
+
+RUNS: dict[str, Callable[[Any, str, Acker], object]] = {
+    "run_tracked": lambda spark, url, acker: run_tracked(spark.range(5), nothing, acker=acker, ids="id"),
+    "run_exported": lambda spark, url, acker: run_exported(
+        spark.sql("SELECT 1 AS id, array(7L, 8L) AS anchors"), nothing, acker=acker, spout_id=0
+    ),
+    "run_redis_stream": lambda spark, url, acker: run_redis_stream(
+        spark, nothing, acker=acker, source=url, stream="orders", fields=["id"], group="g", consumer="one",
+        max_spout_pending=5, stop=threading.Event(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_error_of_a_held_lane_has_no_frames_of_the_library(
+    spark: Any, url: str, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    config = replace(CONFIG, lanes=2)
+    with Acker.connect(url, config) as acker, Acker.connect(url, config) as other:
+        for name in "LEASE_SECS", "RENEW_SECS":
+            monkeypatch.setattr(lane_leases, name, 600.0)
+        lease = app_of(other).lease(lane=0, run_id="first")
+        lease.acquire()
+        for name in "LEASE_SECS", "RENEW_SECS":
+            monkeypatch.setattr(lane_leases, name, 0.1)  # for which the second one waits
+        with pytest.raises(BadConfigError, match="in use by another run") as refused:
+            RUNS[kind](spark, url, acker)
+        lease.release()
+    assert refused.traceback[-1].name == kind and refused.value.__suppress_context__
 
 
 def test_wrong_executor_url_is_refused_before_emitting(
