@@ -90,7 +90,7 @@ class Stats(NamedTuple):
             (at least message_timeout_secs), or was acked and other roots of its block still exist. Also counts
             `reset_timeout` of unknown roots.
         released: failed roots on which no work failed. A run released them, because they wait for its whole output, are left
-            by a run that is over, or because it ended.
+            by a run that is over, or because it ended. Or a person abandoned a run that is over.
         unconfirmed_outcomes: stream entries of outcomes that are not confirmed yet.
         last_rotation_ms: milliseconds since the oldest of the shards' last ticks. Grows if no rotator runs.
         tick_ms: time between two ticks, in milliseconds.

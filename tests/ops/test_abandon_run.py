@@ -78,6 +78,7 @@ def test_abandon_fails_the_roots_of_the_dead_run_only(client: Client, acker: Ack
     assert details == [b"abandoned by the person on call"] * len(left.roots)
     stats = acker.stats(lane=0)
     assert (stats.pending, stats.unconfirmed_outcomes) == (len(others) - 12, 0)
+    assert (stats.released, stats.failed) == (len(left.roots), len(left.roots) + 10), "five of each run failed before"
     assert acker.stats(lane=1).unconfirmed_outcomes > 0
     assert {record.state for record in acker.inspect_many(others[12:]) if record} == {"owned"}
     assert abandon_run.preview(client, CONFIG, "dead run 1").roots.tolist() == []
