@@ -415,12 +415,12 @@ local function wrapped(text, lines)
   local indent = line .. '  '
   for word in string.gmatch(text, '%S+') do
     if words > 0 and width(line) + 1 + width(word) > WIDTH then
-      lines[#lines + 1] = cut(line, WIDTH)
+      lines[#lines + 1] = line
       line, words = indent, 0
     end
     line, words = words == 0 and line .. word or line .. ' ' .. word, words + 1
   end
-  lines[#lines + 1] = cut(line, WIDTH)
+  lines[#lines + 1] = line
 end
 
 -- Split arguments into names, and words that begin with --.

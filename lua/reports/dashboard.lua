@@ -233,19 +233,28 @@ local function state_text(app)
   return width(text) <= STATE_WIDTH and text or app.state
 end
 
+local DEAD_WIDTH = 13
+
+-- The number of dead letters, and their reasons if there is room for all of them. Else those have a line of their own.
+local function dead_text(app)
+  if not app.dead then return '-', true end
+  local text = table.concat({amount(app.dead), unpack(app.reasons)}, ' ')
+  local fits = width(text) <= DEAD_WIDTH
+  return fits and text or amount(app.dead), fits
+end
+
 local function row_of(app)
   local rotator = '-'
   if app.rotated_ms then
     local age = short(NOW - app.rotated_ms)
     rotator = app.state == 'NO ROTATOR' and age .. '!' or age .. '/' .. short(app.tick_ms)
   end
-  local dead = app.dead and amount(app.dead) .. (#app.reasons > 0 and ' ' .. table.concat(app.reasons, ' ') or '') or '-'
   local is_long = width(app.name) > APP_WIDTH -- it has a line of its own
   return (is_long and app.name .. '\n' or '') .. table.concat({
     left(is_long and '' or app.name, APP_WIDTH), left(state_text(app), STATE_WIDTH), right(amount(app.pending), 6), right(amount(app.rates.acked), 6),
     right(amount(app.rates.timed_out * 60), 6), right(amount(app.rates.failed * 60), 8), right(oldest_text(app.sample), 7),
     right(amount(app.lag), 6), right(rotator, 9), right(app.memory and size(app.memory) or '-', 5),
-    cut(dead, 13),
+    (dead_text(app)),
   }, ' ')
 end
 
@@ -253,6 +262,11 @@ local function explain(app, lines)
   if app.state ~= 'ok' then
     local from = app.since and string.format(' since %s, for %s', clock(app.since), duration(NOW - app.since)) or ''
     wrapped(app.name .. ' ' .. app.state .. from .. ': ' .. app.why, lines)
+  end
+  local _, has_room = dead_text(app)
+  if not has_room then
+    wrapped(string.format('%s has %d dead letters, the newest for these reasons: %s', app.name, app.dead,
+      table.concat(app.reasons, ', ')), lines)
   end
   for _, begun in ipairs(app.uncounted) do
     wrapped(string.format('%s run %s: emission %d since %s, for %s, jobs %s, messages not counted yet', app.name, begun.run, begun.emission,
@@ -295,7 +309,7 @@ local function explain_topology(topology, lines)
       local sum = sums[component][kind]
       if sum and sum > 0 then parts[#parts + 1] = string.format('%s %d', (string.gsub(kind, '_', ' ')), sum) end
     end
-    if #parts > 0 then lines[#lines + 1] = cut('  ' .. component .. ': ' .. table.concat(parts, ', '), WIDTH) end
+    if #parts > 0 then wrapped('  ' .. component .. ': ' .. table.concat(parts, ', '), lines) end
   end
 end
 
@@ -350,8 +364,8 @@ local function explain_commits(known, group_has_ended, lines)
   end
   if #without > 0 then
     local names = table.concat(without, ', ', 1, math.min(#without, WORST_PARTITIONS))
-    lines[#lines + 1] = cut(string.format('  %d without a driver, so their numbers are old: %s%s', #without, names,
-      #without > WORST_PARTITIONS and ', ...' or ''), WIDTH)
+    wrapped(string.format('  %d without a driver, so their numbers are old: %s%s', #without, names,
+      #without > WORST_PARTITIONS and ', ...' or ''), lines)
   end
   if letters > 0 then
     lines[#lines + 1] = string.format('  %d dead letters are not copied yet, and their offsets wait', letters)
@@ -379,8 +393,7 @@ local function explain_group(group, lines)
     local oldest = worst.oldest and string.format(', oldest open %.0f', worst.oldest) or ''
     local cause = worst.reason and ' ' .. clean(worst.reason) .. (worst.component and ' in ' .. clean(worst.component) or '') or ''
     if (worst.lag or 0) > 0 then
-      lines[#lines + 1] = cut(string.format('  %s: lag %s, %d open%s%s', clean(worst.name), amount(worst.lag), worst.open, oldest, cause),
-        WIDTH)
+      wrapped(string.format('  %s: lag %s, %d open%s%s', clean(worst.name), amount(worst.lag), worst.open, oldest, cause), lines)
     end
   end
   explain_commits(known, has_ended, lines)
