@@ -90,26 +90,36 @@ class LeftoverRoots:
 
 
 @contextmanager
-def noting_error(acker: Acker, lane: int, run_id: str, spout_id: int) -> Iterator[None]:
-    """Record an error of a run that doesn't hold its lane yet, as in reading its messages, unless another run holds it."""
+def noting_error(
+    acker: Acker, lane: int, run_id: str, spout_id: int, line_of: Callable[[BaseException], str]
+) -> Iterator[None]:
+    """Record an error of a run that doesn't hold its lane yet, as in reading its messages, unless another run holds it.
+
+    `line_of` describes an error that isn't the library's in a line.
+    """
     try:
         yield
     except BaseException as exc:
         thread = threading.Thread(
-            target=_note_error, args=(acker, lane, run_id, spout_id, exc), name="acker-leave", daemon=True
+            target=_note_error, args=(acker, lane, run_id, spout_id, exc, line_of), name="acker-leave", daemon=True
         )
         thread.start()
         thread.join(ERROR_SECS)
         raise
 
 
-def _note_error(acker: Acker, lane: int, run_id: str, spout_id: int, error: BaseException) -> None:
+def _note_error(
+    acker: Acker, lane: int, run_id: str, spout_id: int, error: BaseException, line_of: Callable[[BaseException], str]
+) -> None:
     try:
         lease = app_of(acker).lease(lane=lane, run_id=run_id)
         if lease.acquire_if_free():
             before = app_of(acker).last_run_ends().get(lane)
             is_settled = before is not None and before.is_settled
-            app_of(acker).note_end(run_ends.end_of(run_id, spout_id, error, is_settled=is_settled), lane=lane)
+            line = None if isinstance(error, AckerError) else line_of(error)
+            app_of(acker).note_end(
+                run_ends.end_of(run_id, spout_id, error, is_settled=is_settled, line=line), lane=lane
+            )
             lease.release()
     except AckerError as exc:
         log.warning("end of the run not recorded run_id=%r error=%s", run_id, exc)

@@ -47,13 +47,16 @@ class End:
     job: str = ""
 
 
-def end_of(run_id: str, spout_id: int, error: BaseException | None, *, is_settled: bool) -> End:
-    """Describe the end of a run, from the error that ended it or None."""
+def end_of(
+    run_id: str, spout_id: int, error: BaseException | None, *, is_settled: bool, line: str | None = None
+) -> End:
+    """Describe the end of a run, from the error that ended it or None. `line` describes the error; None: its own text does."""
     if error is None:
         return End(run_id, spout_id, "finished", is_settled=is_settled)
     if isinstance(error, StoppedError) or interrupt_behind(error) is not None:
         return End(run_id, spout_id, "interrupted", is_settled=is_settled)
-    text = f"{type(error).__name__}: {error}".partition("\n\tat ")[0][:TEXT_CHARS]  # without Java's stack
+    text = f"{type(error).__name__}: {error}".partition("\n\tat ")[0] if line is None else line  # without Java's stack
+    text = " ".join(text.split())[:TEXT_CHARS]  # people see it in a line
     return End(run_id, spout_id, "failed", 0, text.encode(errors="replace").decode(), is_settled)
 
 

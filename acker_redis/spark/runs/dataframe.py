@@ -27,6 +27,7 @@ from acker_redis.spark.emission.pipeline_run import Pipeline
 from acker_redis.spark.emission.place_columns import place_columns
 from acker_redis.spark.emission.runner import EmissionRunner
 from acker_redis.spark.emission.whole_output import WholeOutput
+from acker_redis.spark.proof.blame import line_of
 from acker_redis.spark.proof.id_lineage import check_id_lineage
 from acker_redis.spark.proof.numbered_files import NumberedFiles
 from acker_redis.spark.runs.callbacks import with_retries
@@ -282,7 +283,7 @@ def run_dataframe(
         completed = _CompletedMessages(spout, offsets, kept, on_done)
         once_output: OnceOutput | None = None
         spout.on_done = completed.done
-        with noting_error(acker, spout.lane, run_id, settings.spout_id):
+        with noting_error(acker, spout.lane, run_id, settings.spout_id, line_of):
             if only_dead_letters is not None:
                 with _holding(app_of(acker).lease(lane=spout.lane, run_id=run_id)):
                     letters = app_of(acker).selected_letters(settings.spout_id, only_dead_letters)
@@ -340,7 +341,7 @@ def run_dataframe(
                 whole_output.check_dead_letters()
 
         def emit_nothing() -> None:  # an empty source still runs the pipeline, which must be correct
-            with noting_error(acker, spout.lane, run_id, settings.spout_id):
+            with noting_error(acker, spout.lane, run_id, settings.spout_id, line_of):
                 emit(spout.state.empty_emission())
 
         finishing = nullcontext() if once_output is None else once_output.finishing()

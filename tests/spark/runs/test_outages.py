@@ -260,4 +260,6 @@ def test_source_that_is_away_while_ids_are_read_is_waited_for(
     else:
         with pytest.raises(PythonException, match="Connection refused"):
             start()
+        (end,) = run.acker.admin.last_run_ends().values()
+        assert end.error == "ConnectionRefusedError: [Errno 111] Connection refused", "one line, without the traceback"
     assert run.acker.dead_letters.count() == 0
