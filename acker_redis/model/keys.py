@@ -1,4 +1,6 @@
-"""The only place where a Redis key is spelled.
+"""The only place where Python code spells a Redis key.
+
+Scripts get their keys from here. Reports in Lua run without KEYS, so they spell theirs themselves.
 
 All keys of a shard carry the hash tag `{app:shard}`, so a script's keys are on one cluster node. The ACL patterns
 `acker:{app:*` and `acker:{app}:*` cover one app and no other.

@@ -2,6 +2,7 @@
 
 import re
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from redis.crc import key_slot
 
 from acker_redis.model import keys
 from acker_redis.model.keys import ShardKeys
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def spelled(shard_keys: ShardKeys) -> list[str]:
@@ -37,6 +40,13 @@ def test_keys_of_shard_have_expected_names() -> None:
         "acker:{orders:3}:failed:0",
         "acker:{orders:3}:failed:1",
     ]
+
+
+def test_nothing_else_spells_keys_but_reports() -> None:
+    python = {path.relative_to(ROOT) for path in (ROOT / "acker_redis").rglob("*.py") if "acker:{{" in path.read_text()}
+    lua = {path.parent.name for path in (ROOT / "lua").rglob("*.lua") if "'acker:{" in path.read_text()}
+    assert python == {Path("acker_redis/model/keys.py")}
+    assert lua == {"reports", "lib"}, "of which scripts are not: they get KEYS"
 
 
 def test_keys_of_app_have_expected_names() -> None:
