@@ -145,6 +145,9 @@ PATTERNS = {
 _WORD = re.compile(r"[\w-]+")
 _MODULE = re.compile(r"(?<![\"'])\backer_redis(?:\.\w+)+")  # with a quote before, it is the name of a logger
 
+_PATH = re.compile(r"(?<![\w/.-])(?:acker_redis/)?\w+(?:/\w+)*")
+"""A module as a path, also below `acker_redis/`, as drawings have it."""
+
 
 def retired_in(text: str) -> list[tuple[int, str]]:
     """Line number and text of each retired name, with the new one."""
@@ -154,6 +157,12 @@ def retired_in(text: str) -> list[tuple[int, str]]:
     for match in _MODULE.finditer(text):
         parts = match[0].split(".")
         retired += [(match, MODULES[name]) for end in (2, 3) if (name := ".".join(parts[:end])) in MODULES][:1]
+    for match in _PATH.finditer(text):
+        parts = match[0].split("/")
+        if "/" in match[0]:
+            parts = parts if parts[0] == "acker_redis" else ["acker_redis", *parts]
+            ends = (2, 3) if match[0].startswith("acker_redis/") else (3,)  # a single word may be anything
+            retired += [(match, MODULES[name]) for end in ends if (name := ".".join(parts[:end])) in MODULES][:1]
     return sorted({(text.count("\n", 0, match.start()) + 1, f"{match[0].strip()} -> {new}") for match, new in retired})
 
 
@@ -181,6 +190,8 @@ def test_retired_names_are_in_no_file() -> None:
         "acker.poll_packed()",
         "import acker_redis.driver_errors",
         "from acker_redis.spark.edges import MASK",
+        "ops/rotator ──► ledger/expiry ──► lua/scripts/rotate.lua",
+        "`acker_redis/driver_errors.py` maps errors",
         "raise OutOfMemoryError",
         "`acker-redis evict --app orders`",
         "row['_edge']",
@@ -209,6 +220,8 @@ def test_retired_name_is_noticed(line: str) -> None:
         "acker_redis.spout.offset_file",
         "acker_redis.Acker.dead_letters.read",
         "lua/reports/dashboard.lua",
+        "ops/rotator ──► ledger/rotation",
+        "tests/ledger/expiry.py",
         "OffsetFile('p.json')",
         "_edges = 3",
         "paused.since_ms",
