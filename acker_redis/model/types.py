@@ -75,7 +75,7 @@ class Stats(NamedTuple):
         unowned: roots that wait for their init now.
         closed: failed roots kept now, so that their later updates count as late.
         oldest_age_ms: age of a pending root among those that entered the nursery longest ago, in milliseconds. None if
-            no root is pending, or if more than a bounded number of settled cohorts hides it.
+            no root is pending, or if settled roots hide it that are more than the reads find.
         inits: roots initialised.
         acks: ack updates applied, after combining equal roots, without late ones.
         fails: fail updates applied, without late ones.

@@ -65,7 +65,7 @@ local function look_at_root()
           component_text(component_of(shard, component)))
         say('  first update %s ago%s', duration(NOW - head.start), head.size > 1 and ', with others of its block' or '')
         local ticks = shard.num_buckets - (shard.tick - head.stamp) % 65536
-        say('  times out %s; a tick comes every %s', ticks <= 0 and 'now: its cohort is being expired'
+        say('  times out %s; a tick comes every %s', ticks <= 0 and 'now, because its bucket is death row'
           or 'in ' .. ticks .. (ticks == 1 and ' tick' or ' ticks'), duration(shard.tick_ms))
       end
     end

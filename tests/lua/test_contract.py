@@ -118,6 +118,8 @@ def test_a_report_says_how_it_is_asked_for_and_only_reads(name: str, tmp_path: P
     assert set(re.findall(r"redis\.(\w+)\(", code)) <= {"call", "pcall"}
     assert not re.search(r"\bKEYS\b", code)
     assert "@include" not in text
+    shown = " ".join(re.findall(r"'([^'\n]*)'", (FOLDER / "reports" / f"{name}.lua").read_text()))
+    assert "cohort" not in shown, "a word of the implementation that no page explains"
     luajit = shutil.which("luajit")
     if luajit is not None:  # which CI requires, see below
         path = tmp_path / f"{name}.lua"

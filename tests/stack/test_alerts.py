@@ -310,6 +310,7 @@ def test_on_call_docs_alarms_each_have_an_alert() -> None:
     for alert in alerts:
         assert re.search(r"severity: (critical|warning|info)\n", alert), alert
         assert "summary: " in alert and "description: " in alert, alert
+        assert ";" not in alert, "sentences are not joined by semicolons"
 
 
 def test_dashboard_panels_use_the_selected_datasource() -> None:
