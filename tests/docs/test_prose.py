@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from docsite.prose import MAX_WORDS, check, faults, lengths, rhythm_faults
+from docsite.prose import MAX_WORDS, MIN_JOINED, check, faults, lengths, rhythm_faults
 
 ROOT = Path(__file__).resolve().parents[2]
 FILLER = "You start a rotator. It expires messages.\n\n" * 30
@@ -79,6 +79,14 @@ def test_rhythm_of_a_page_is_checked(text: str, rule: str) -> None:
     found = rhythm_faults("docs/guides/page.md", text)
     assert any(rule in fault for fault in found), found
     assert rhythm_faults("docs/operate/page.md", text) == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/start/comparison.md"])
+def test_rhythm_of_pages_that_readers_begin_with_is_checked(page: str) -> None:
+    of_page = (ROOT / page).read_text(encoding="utf-8")
+    assert sum(lengths(of_page)) >= MIN_JOINED, "a shorter page is not checked"
+    assert rhythm_faults(page, of_page) == []
+    assert rhythm_faults(page, "It is acked. " * 50)
 
 
 def test_labels_at_the_beginning_of_a_paragraph_are_no_sentences() -> None:
