@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from acker_redis.cli import dead_letters, help_pages, inspect, observe, once, operate, output, rotator, server, topology
-from acker_redis.cli.exit_status import DONE, EPILOG, OUTPUT, UNHEALTHY, exit_on_error
+from acker_redis.cli.exit_status import DONE, EPILOG, OUTPUT, SERVER, UNHEALTHY, exit_on_error
 from acker_redis.cli.options import DEFAULT_URL, OneApp, Url, UrlFile, confirmed, connected
 from acker_redis.errors import AppNotFoundError
 from acker_redis.ops import delete_app
@@ -97,6 +97,13 @@ def main() -> None:
     warnings.showwarning = lambda message, *_, **__: output.line(f"warning: {message}", err=True)
     try:
         app()
-    except OSError as exc:  # help and usage errors are written by typer
-        output.line(f"error: {output.unwritable(exc)}", err=True)
-        sys.exit(OUTPUT)
+    except OSError as exc:
+        if output.is_of_output(exc):  # help and usage errors are written by typer
+            output.line(f"error: {output.unwritable(exc)}", err=True)
+            sys.exit(OUTPUT)
+        output.line(
+            f"error: A file or a service can't be used ({type(exc).__name__}: {exc}). The command ended and is not done. Look "
+            "at the output above, and check that the file or the service, such as Spark's JVM, is still there.",
+            err=True,
+        )
+        sys.exit(SERVER)

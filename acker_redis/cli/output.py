@@ -9,6 +9,7 @@ import logging
 import os
 import select
 import sys
+import traceback
 import unicodedata
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,6 +19,9 @@ import typer
 
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories of invisible characters with an effect: controls, formats (such as text direction), line breaks."""
+
+_WRITERS = frozenset({"typer", "click", "rich"})
+"""Packages that write for the commands, beside this module."""
 
 _STDERR = 2
 _LOG_READER_MS = 1000
@@ -108,6 +112,12 @@ def log_to_stderr() -> None:
     handler = logging.NullHandler() if sys.stderr is None else _Stderr()
     handler.setFormatter(LogFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def is_of_output(error: OSError) -> bool:
+    """Return True if typer, or a package below it, raised an error. They write help, questions and bars, and nothing else."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    return bool(frames) and frames[-1][0].f_globals.get("__name__", "").partition(".")[0] in _WRITERS
 
 
 def unwritable(cause: OSError) -> OutputError:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from acker_redis.cli import app
+from acker_redis.cli import app, commands
 from acker_redis.cli.exit_status import EPILOG, MEANINGS, SERVER, UNHEALTHY, USAGE, status_of
 from acker_redis.client import client
 from acker_redis.errors import (
@@ -230,6 +231,22 @@ def test_output_to_a_full_disk_exits_with_4_and_deletes_nothing(place, command) 
     assert done.stderr == "error: The output can't be written (No space left on device). Nothing after this was done.\n"
     assert place.raw.dbsize() == before
     assert place.raw.xlen("acker:{orders}:dead_letters") == 1
+
+
+def test_error_of_a_service_that_is_gone_is_not_taken_for_the_output(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_spark() -> None:
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))
+            socket.create_connection(unused.getsockname())
+
+    monkeypatch.setattr(commands, "app", run_spark)
+    with pytest.raises(SystemExit) as ended:
+        commands.main()
+    shown = capsys.readouterr()
+    assert (ended.value.code, shown.out) == (SERVER, "")
+    assert shown.err.startswith("error: A file or a service can't be used (ConnectionRefusedError: [Errno 111] ")
 
 
 @pytest.mark.parametrize("command", [one for one in OUTPUTS if one != ("--help",)], ids=" ".join)
