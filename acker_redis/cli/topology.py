@@ -84,8 +84,9 @@ def run(
                 spark = _apart(lambda: _session(master, remote))
             try:
                 if interrupted.is_set():
-                    output.line("stopped before the topology began, nothing was emitted")
-                    return
+                    output.line("stopped before the topology began, nothing was emitted", err=True)
+                    raise typer.Exit(UNHEALTHY)
+                _activate(spark)
                 result = topology.run(spark, acker=acker, stop=threading.Event() if go_on else None)
             finally:
                 spark.stop()
@@ -360,6 +361,13 @@ def _apart(start: Callable[[], Any]) -> Any:
     if isinstance(results[0], BaseException):
         raise results[0]
     return results[0]
+
+
+def _activate(spark: Any) -> None:
+    """Let the code of spouts find the session, which another thread has made."""
+    from acker_redis.spark.runtime.sessions import activate  # PySpark may be missing
+
+    activate(spark)
 
 
 def _session(master: str | None, remote: str | None) -> Any:

@@ -239,7 +239,8 @@ def test_signal_while_spark_starts_ends_the_command_without_a_traceback(
 
     monkeypatch.setattr(topology, "_session", start)
     shown = run("run", f"{JOB}:Words", "--app", "words", "--redis", url)
-    assert (shown.exit_code, shown.stdout) == (0, "stopped before the topology began, nothing was emitted\n")
+    assert (shown.exit_code, shown.stdout) == (1, "")
+    assert shown.stderr.splitlines()[-1] == "stopped before the topology began, nothing was emitted"
     assert session.stopped
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 

@@ -194,6 +194,8 @@ class EmissionRunner:
                 return Verdict(under_way.emission.roots[:0])
             source.keep_messages(under_way.emission)
             run = self._prove(under_way, messages, batch_id, releasing)
+            if run.outputs.tables is not None:
+                self.tables.add_compared(run.outputs.tables)
             if self.files is not None:
                 self.files.check()
             emission, roots = under_way.emission, under_way.roots
@@ -250,8 +252,8 @@ class EmissionRunner:
 
     def _outputs_of(self, emission: Emission) -> Outputs:
         if self.once_output is not None:
-            return replace(self.once_output.tables.outputs_of(emission), tables=self.tables)
-        return Outputs(tables=self.tables) if self.whole_output is None else Outputs("whole")
+            return replace(self.once_output.tables.outputs_of(emission), tables=self.tables.of_emission())
+        return Outputs(tables=self.tables.of_emission()) if self.whole_output is None else Outputs("whole")
 
     def _prove_run(
         self, run: PipelineRun, under_way: EmissionRoots | LateMessages, messages: DataFrame, batch_id: int | None

@@ -8,7 +8,7 @@ The arrays of `collect_list` and `collect_set` have such an order, too. Their el
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -92,7 +92,16 @@ _MOST_CHARS = 80
 _ANYTHING = frozenset(("PythonUDF", "ScalaUDF", "HiveSimpleUDF", "HiveGenericUDF", "CallMethodViaReflection"))
 """Functions that may return anything, unless they are deterministic."""
 
-_PASSING_ON = frozenset(("Project", "Filter", "SubqueryAlias", "View"))
+_PASSING_ON = frozenset(("Project", "SubqueryAlias", "View"))
+
+_CLOCK = frozenset(("CurrentTimestamp", "Now", "CurrentDate", "CurrentTime", "LocalTimestamp"))
+"""Expressions of the time at which a job begins."""
+
+_OF_FILES = frozenset(("InputFileName", "InputFileBlockStart", "InputFileBlockLength"))
+"""Expressions that aren't deterministic for Spark, and number nothing."""
+
+_TEXTS = frozenset(("JsonFileFormat", "CSVFileFormat", "XmlFileFormat", "JsonTable", "CSVTable"))
+"""Readers of text, and their tables in Spark's newer interface."""
 
 _CORRUPT = "columnnameofcorruptrecord"
 """Option of a reader. A line counts as corrupt only in a job that reads the column which can't be parsed."""
@@ -167,10 +176,10 @@ class _Lineage:
             source = _source_in(expression, kind, inputs)
             if source is not None and _may_be_anything(source):
                 return _described(source.sql()), _described(plan.simpleString(8))
-            if kind in _DEFINED_BY and lineage_texts.asks_the_clock(str(expression.toString())):
+            if kind in _DEFINED_BY and _has(expression, _CLOCK):
                 return _described(expression.sql()), _described(plan.simpleString(8))
             node = None if source is None else self._node_without_order(inputs)
-            self.numbers_rows |= source is not None
+            self.numbers_rows |= source is not None and _kind(source) not in _OF_FILES
             if source is None:
                 source, node = _collected(expression, by_place=is_place), _described(plan.simpleString(8))
             if source is not None and node is not None:
@@ -246,15 +255,14 @@ class _Lineage:
 
     def _depends_on_more(self, plan: "JavaObject", kind: str, inputs: Sequence["JavaObject"]) -> bool:
         """Return True if a node is a join in disguise, or keeps other rows in another job."""
-        if kind not in ("Filter", "Project"):
-            return False
-        text = str(plan.simpleString(_ALL_FIELDS))
-        if lineage_texts.joins(text):
+        if kind in ("Filter", "Project") and lineage_texts.joins(str(plan.simpleString(_ALL_FIELDS))):
             return True
-        if kind == "Project":
+        if kind not in ("Filter", "Generate"):
             return False
-        columns = {_id(one): one for one, _ in _used(plan.condition(), by_place=False)}
-        return lineage_texts.asks_the_clock(text) or self._vary(inputs, columns)
+        chooses = plan.condition() if kind == "Filter" else plan.generator()
+        if _has(chooses, _CLOCK) or (not chooses.deterministic() and _has(chooses, _ANYTHING)):
+            return True
+        return self._vary(inputs, {_id(one): one for one, _ in _used(chooses, by_place=False)})
 
     def _vary(self, plans: Sequence["JavaObject"], columns: dict[int, "JavaObject"]) -> bool:
         """Return True if columns of some nodes may have other values in another job, for the same rows."""
@@ -279,7 +287,7 @@ class _Lineage:
             of_inputs = [{_id(output[i]): output[i] for i in places} for output in outputs]
             return any(self._varies(below, of) for below, of in zip(inputs, of_inputs, strict=True))
         defining = [expression for expression, _ in self._defining(plan, kind, wanted, by_place=False)]
-        if kind in _DEFINED_BY and any(lineage_texts.asks_the_clock(str(one.toString())) for one in defining):
+        if kind in _DEFINED_BY and any(_has(one, _CLOCK) for one in defining):
             return True
         used = [one for expression in defining for one, _ in _used(expression, by_place=False)]
         return self._vary(inputs, {_id(one): one for one in used})
@@ -287,10 +295,11 @@ class _Lineage:
     def _corrupt_column(self, plan: "JavaObject", kind: str) -> str | None:
         """Return the name of the column for lines that a reader of text can't parse."""
         if kind == "LogicalRelation" and _kind(plan.relation()) == _FILES:
-            return _options(plan.relation().options()).get(_CORRUPT, self._corrupt)
-        if kind in _V2 and self._file_table.isInstance(plan.table()):
-            return _options(plan.options()).get(_CORRUPT, self._corrupt)
-        return None
+            files = plan.relation()
+            options = _options(files.options()) if _kind(files.fileFormat()) in _TEXTS else None
+        else:
+            options = _options(plan.options()) if kind in _V2 and _kind(plan.table()) in _TEXTS else None
+        return None if options is None else options.get(_CORRUPT, self._corrupt)
 
     def _is_ordered(self, plan: "JavaObject", kind: str) -> bool:
         """Return True if a node is a scan of files, or has rows that were computed once."""
@@ -326,8 +335,10 @@ def _may_be_anything(source: "JavaObject") -> bool:
     A window without an order of its own gives it to rows as they come from the tasks of a shuffle.
     """
     if _kind(source) == "WindowExpression":
-        orders = each(source.windowSpec().orderSpec())
-        return all(order.references().isEmpty() for order in orders)
+        window = source.windowSpec()
+        return all(
+            one.references().isEmpty() for part in (window.partitionSpec(), window.orderSpec()) for one in each(part)
+        )
     return _kind(source) in _ANYTHING
 
 
@@ -342,6 +353,11 @@ def _options(options: "JavaObject") -> dict[str, str]:
 def _drops(options: "JavaObject") -> bool:
     """Return True if a scan with these options may drop other lines or files in another job."""
     return lineage_texts.drops_rows(_options(options))
+
+
+def _has(expression: "JavaObject", kinds: Set[str]) -> bool:
+    """Return True if an expression, or a part of it, is of one of these kinds."""
+    return _kind(expression) in kinds or any(_has(part, kinds) for part in each(expression.children()))
 
 
 def _subqueries(expression: "JavaObject") -> Iterator["JavaObject"]:

@@ -60,7 +60,7 @@ def filters_vary(text: str, corrupt: str) -> bool:
         corrupt: name of the column for corrupt lines.
     """
     conditions = [line for line in text.splitlines() if "Filter " in line]
-    if any(asks_the_clock(line) or f"{corrupt}#" in line for line in conditions):
+    if any(asks_the_clock(line) or re.search(rf"\b{re.escape(corrupt)}#", line) for line in conditions):
         return True
     varying: set[str] = set()
     for line in reversed(text.splitlines()):  # from the leaves on

@@ -69,6 +69,9 @@ _NAMED = re.compile(r"`([^`]+)`|(\w+)")
 _AS = re.compile(r"(.+?)\s+(?:as\s+)?`?(\w+)`?\s*", re.IGNORECASE | re.DOTALL)
 _UNION = 2
 
+_TEXTS = frozenset(("json", "csv", "xml"))
+"""Readers of text."""
+
 _CORRUPT = "columnnameofcorruptrecord"
 """Option of a reader. A line counts as corrupt only in a job that reads the column which can't be parsed."""
 
@@ -118,7 +121,7 @@ class RequestLineage:
             if (anything := _may_be_anything(expression)) is not None:
                 return anything, str(relation.WhichOneof("rel_type"))
             node = None if function is None else self._relation_without_order(inputs)
-            self.numbers_rows |= function is not None
+            self.numbers_rows |= function is not None and not function.startswith("input_file_")
             if function is not None and node is not None:
                 return function, node
             for name, uses_place, collects in _used(expression, by_place=is_place):
@@ -142,7 +145,7 @@ class RequestLineage:
             kind = str(relation.WhichOneof("rel_type"))
             inputs = list(requests.inputs(relation))
             is_union = kind == "set_op" and relation.set_op.set_op_type == _UNION and relation.set_op.is_all
-            is_narrow = kind in _NARROW and not (kind == "filter" and self._keeps_others(relation.filter))
+            is_narrow = kind in _NARROW and not self._keeps_others(relation, kind)
             if inputs and (is_narrow or is_union):
                 found = self._relation_without_order(inputs)
             elif kind in _GIVEN or self._is_ordered(relation, kind):
@@ -153,16 +156,23 @@ class RequestLineage:
                 return found
         return None
 
-    def _keeps_others(self, of: Any) -> bool:
-        """Return True if a filter may keep other rows in another job."""
+    def _keeps_others(self, relation: Any, kind: str) -> bool:
+        """Return True if a filter or a generator may keep or make other rows in another job."""
+        if kind == "project":
+            return any(_asks_the_clock(one) and _generates(one) for one in relation.project.expressions)
+        if kind != "filter":
+            return False
+        of = relation.filter
         names = {name for name, _, _ in _used(of.condition, by_place=False)}
-        return _asks_the_clock(of.condition) or self._varies(of.input, names)
+        return _may_be_anything(of.condition) is not None or self._varies(of.input, names)
 
     def _varies(self, relation: Any, names: set[str]) -> bool:
         """Return True if columns of a relation may have other values in another job, for the same rows."""
         if not names:
             return False
         if relation.WhichOneof("rel_type") == "read":
+            if relation.read.data_source.format.lower() not in _TEXTS:
+                return False
             options = {name.lower(): value for name, value in relation.read.data_source.options.items()}
             return options.get(_CORRUPT, self._corrupt).lower() in names
         needed: set[str] = set()
@@ -289,6 +299,7 @@ def _may_be_anything(expression: Any) -> str | None:
         if part.DESCRIPTOR.name == "Window":
             function = _order_dependent(part)
             names = [name for order in part.order_spec for name in _used(order, by_place=False)]
+            names += [name for part_of in part.partition_spec for name in _used(part_of, by_place=False)]
             if function is not None and not names:
                 return function
     return "the present time" if _asks_the_clock(expression) else None
@@ -322,6 +333,16 @@ def _asks_the_clock(expression: Any) -> bool:
         if kind == "ExpressionString" and lineage_texts.asks_the_clock(part.expression):
             return True
     return False
+
+
+def _generates(expression: Any) -> bool:
+    """Return True if an expression makes several rows of one."""
+    names = (
+        part.function_name.lower()
+        for part in _parts(expression)
+        if part.DESCRIPTOR.name in ("UnresolvedFunction", "CallFunction")
+    )
+    return any("explode" in name or "inline" in name for name in names)
 
 
 def _tables(text: str) -> set[str]:

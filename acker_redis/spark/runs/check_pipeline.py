@@ -113,7 +113,7 @@ def check_pipeline(
     spark, run_id = messages.sparkSession, uuid.uuid4().hex
     frame, column = with_message_ids(messages, wanted.id_column, wanted.partition, wanted.offset)
     check_id_lineage(frame, column, "check_pipeline")
-    tables = None if output == "whole" else WrittenTables(frame)
+    tables = None if output == "whole" else WrittenTables(frame).of_emission()
     outputs = Outputs(output, only_checked=True, tables=tables)
     with running(spark, names(_APP, run_id, 0)[1]), own_errors(), ExitStack() as releasing:
         releasing.callback(outputs.release)

@@ -46,8 +46,8 @@ _SESSION_IN_A_WORKER = (
 )
 
 _OTHER_PYTHON = re.compile(r"Python in worker has different version: (\S+) than that in driver: (\S+),")
-_MISSING = re.compile(r"^(?:\S+: )?(?:ModuleNotFoundError|ImportError): (.*)$", re.MULTILINE)
-_LOADING = re.compile(r', in (?:read_udfs|read_command)$|\A\n  File "[^"\n]+", line \d+, in <module>$', re.MULTILINE)
+_MISSING = re.compile(r"(?:\S+: )?(?:ModuleNotFoundError|ImportError): (.*)")
+_LOADING = re.compile(r', in (?:read_udfs|read_command)$|\A  File "[^"\n]+", line \d+, in <module>$', re.MULTILINE)
 """Frames of a worker that loads a function, or begin with a module. A function that is called has none of them there."""
 
 _TRACEBACK = "Traceback (most recent call last):"
@@ -172,9 +172,14 @@ def environment_error_in(text: str) -> BadConfigError | None:
             "from one minor version to another. Use the same one on both sides: set PYSPARK_PYTHON before the session or the "
             "server starts, which prepare_environment() does on this machine."
         )
-    traceback = text.rpartition(_TRACEBACK)[2]
-    missing = _MISSING.search(traceback)
-    return not_importable(missing[1]) if missing and _LOADING.search(traceback) else None
+    frames, raised = list[str](), ""  # of the first traceback: others may be in the text of its error
+    for line in text.partition(_TRACEBACK)[2].splitlines()[1:]:
+        if not line.startswith(" "):
+            raised = line
+            break
+        frames.append(line)
+    missing = _MISSING.match(raised)
+    return not_importable(missing[1]) if missing and _LOADING.search("\n".join(frames)) else None
 
 
 def not_importable(error: str) -> BadConfigError:

@@ -51,6 +51,13 @@ class DatabaseTable(NamedTuple):
         """Return True if both may be the same table, or one may be a query of the other."""
         return self._is_beside(other) and (self.is_query or other.is_query or self._is_called_like(other))
 
+    def is_surely(self, other: "DatabaseTable") -> bool:
+        """Return True if both name one table in the same way, without case, quotes, logins and parameters."""
+        if self.url is None or other.url is None or self.is_query or other.is_query:
+            return False
+        urls = [_plain(url.strip()).rstrip("/") for url in (self.url, other.url)]
+        return urls[0] == urls[1] and self._is_beside(other) and _parts(self.table) == _parts(other.table)
+
     def _is_beside(self, other: "DatabaseTable") -> bool:
         if self.url is None or other.url is None:
             return True

@@ -6,12 +6,19 @@ import re
 import uuid
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from acker_redis.spark.runtime.jvm import java_class, java_errors
 from acker_redis.spark.runtime.sessions import is_connect
+
+_roots: "WeakKeyDictionary[SparkSession, str]" = WeakKeyDictionary()
+"""Session of Spark Connect -> what its server puts in front of absolute paths."""
+
+UNREADABLE: tuple[type[Exception], ...] = (PySparkException, *java_errors())
+"""Errors of Spark and its JVM."""
 
 _LOCAL, _SCHEME = re.compile(r"^file:/*"), re.compile(r"[A-Za-z][\w+.-]*:/")
 
@@ -34,14 +41,14 @@ def qualified(session: SparkSession, path: str) -> str:
     """Return a path as Spark understands it: below its working directory, and in its default file system."""
     if is_connect(session):
         return plain(path if _SCHEME.match(path) else _of_server(session, path))
-    hadoop = java_class(session.sparkContext, "org.apache.hadoop.fs.Path")(path)
     try:
+        hadoop = java_class(session.sparkContext, "org.apache.hadoop.fs.Path")(path)
         configuration = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
         system = hadoop.getFileSystem(configuration)
         if str(system.getScheme()) == "viewfs":
             return plain(_behind_view(system, hadoop))
         return plain(str(system.makeQualified(hadoop).toString()))
-    except java_errors():  # the writer raises it, too
+    except UNREADABLE:  # the writer raises it, too, or its source has paths of its own
         return plain(path)
 
 
@@ -80,11 +87,21 @@ def folders_above(path: str) -> Iterator[str]:
 
 
 def _of_server(session: SparkSession, path: str) -> str:
-    """Ask a server of Spark Connect, whose error for a file that isn't there has the whole path."""
+    """Ask a server of Spark Connect, whose error for a file that isn't there has the whole path.
+
+    The server logs the error, so it is asked once for all absolute paths.
+    """
+    is_absolute = path.startswith("/")
+    if is_absolute and session in _roots:
+        return _roots[session] + path
     missing = uuid.uuid4().hex
     try:
         _ = session.read.format("text").load(f"{path.rstrip('/')}/{missing}").schema
     except PySparkException as exc:
         found = re.search(rf"\s({_SCHEME.pattern}.*)/{missing}", str(exc))
-        return path if found is None else found[1]
+        if found is None:
+            return path
+        if is_absolute and found[1].endswith(path):
+            _roots[session] = found[1].removesuffix(path)
+        return found[1]
     return path

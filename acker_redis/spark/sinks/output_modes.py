@@ -22,7 +22,7 @@ from acker_redis.spark.runtime.jvm import java_errors
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.captured_variables import snapshot
 from acker_redis.spark.sinks.overwrites import Overwrite
-from acker_redis.spark.sinks.replaced_sources import ReplacedSources, Stored, WrittenTables, targets_of_call
+from acker_redis.spark.sinks.replaced_sources import EmissionTables, ReplacedSources, Stored, targets_of_call
 from acker_redis.spark.sinks.source_checks import check_connections, check_creation, check_distribution, check_source
 from acker_redis.spark.sinks.staged_writes import NewStage, Staging, check_staged
 from acker_redis.spark.sinks.trial_writes import check_by_trial
@@ -125,7 +125,7 @@ class AllowedWrites:
     targets: list[Stored] = field(default_factory=list)
     folder: tuple[str, str] | None = None
     stage: str | None = None
-    tables: WrittenTables | None = None
+    tables: EmissionTables | None = None
 
     def check_mode(self, mode: str, method: str | None = None) -> None:
         """Check that the sink may write with a mode.
@@ -473,7 +473,7 @@ class Outputs:
         late: sinks that have kept their rows, in the order in which they write.
         staging: sinks whose rows are in a stage.
         new_stage: function that makes a stage. None: nothing is staged.
-        tables: what the sinks of all emissions read and write; None: nobody compares it.
+        tables: what the sinks read and write; None: nobody compares it.
         thread: thread of the pipeline.
     """
 
@@ -483,7 +483,7 @@ class Outputs:
     late: list[LateSink] = field(default_factory=list)
     staging: list[Staging] = field(default_factory=list)
     new_stage: NewStage | None = None
-    tables: WrittenTables | None = None
+    tables: EmissionTables | None = None
     thread: int = field(default_factory=threading.get_ident, init=False)
     _checks: list[Callable[[], object]] = field(default_factory=list)
     _kept: list[DataFrame] = field(default_factory=list)

@@ -8,7 +8,7 @@ are kept.
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,7 +24,7 @@ from acker_redis.spark.proof.plans import analyzed_part, each
 from acker_redis.spark.runtime.jvm import java_errors, java_static
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.database_tables import DatabaseTable, is_jdbc, table_of
-from acker_redis.spark.sinks.folders import folders_above, is_in, plain, qualified, resolved
+from acker_redis.spark.sinks.folders import UNREADABLE, folders_above, is_in, plain, qualified, resolved
 from acker_redis.spark.sinks.source_checks import has_versions, names_tables
 from acker_redis.spark.sources.files import files_of
 from acker_redis.spark.sql import quoted
@@ -56,8 +56,13 @@ _RELATION = re.compile(r"\bRelation ([^\s\[]+)\[|\bRelationV2\[[^\]]*\] ([^\s,]+
 _JDBC_RELATION = re.compile(r"\bJDBCRelation\((.*)\) \[numPartitions=\d+\]")
 """Names of tables in the text of a plan."""
 
+_PARTS_OF_NAME = re.compile(r"`([^`]+)`|([^.`]+)")
+
 _MOST_SINKS = 1_000
 """Sinks of a run that are compared. A stream might give those of each batch other names."""
+
+_OF_FILE = re.compile(r"\.[A-Za-z]\w*$")
+"""End of a file's name."""
 
 _GLOB = re.compile(r"[*?\[{]")
 _LOCATION = re.compile(r"^\s*Location: (.+)$", re.MULTILINE)
@@ -75,6 +80,7 @@ class Stored:
         has_versions: whether a read can name a version of it.
         in_parts: whether a writer replaces only the partitions that it has rows for.
         is_deep: whether files in all folders below are read.
+        is_listed_once: whether the files were listed when the frame was made, and not for each job.
     """
 
     table: str | None = None
@@ -83,6 +89,7 @@ class Stored:
     has_versions: bool = False
     in_parts: bool = field(default=False, compare=False)
     is_deep: bool = field(default=False, compare=False)
+    is_listed_once: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
         return repr(self.table or str(self.database_table or min(self.folders)))
@@ -119,14 +126,20 @@ class Stored:
         """The places, and all folders that they are in."""
         return frozenset(above for place in self.places for above in (place, *folders_above(place)))
 
+    def is_replaced_with(self, other: "Stored") -> bool:
+        """Return True if a writer that replaces one surely replaces the other, or a part of it."""
+        ours, theirs = self.database_table, other.database_table
+        return self.overlaps(other) and (ours is None or theirs is None or ours.is_surely(theirs))
+
     def is_changed_by(self, target: "Stored", *, overwrites: bool) -> bool:
         """Return True if a write may change what is read here. Of folders in a folder, Spark reads only partitions."""
         if not self.overlaps(target):
             return False
-        if self.is_deep or (self.table is not None and self.table == target.table) or None not in (
-            self.database_table, target.database_table
-        ):  # fmt: skip
+        if self.is_deep or (self.table is not None and self.table == target.table):
             return True
+        ours, theirs = self.database_table, target.database_table
+        if ours is not None and theirs is not None:
+            return ours.is_surely(theirs)
         pairs = [(mine, theirs) for mine in self.places for theirs in target.places]
         return any(
             _is_partition_of(theirs, mine) or _is_partition_of(mine, theirs) or (overwrites and is_in(mine, theirs))
@@ -136,7 +149,10 @@ class Stored:
 
 def _is_partition_of(place: str, folder: str) -> bool:
     """Return True if a place is a folder, or has rows of a partition in it."""
-    return place == folder or (is_in(place, folder) and "=" in place[len(folder) :].lstrip("/").partition("/")[0])
+    if place == folder:
+        return True
+    below = place[len(folder) :].lstrip("/").partition("/")[0] if is_in(place, folder) else ""
+    return "=" in below and _OF_FILE.search(below) is None
 
 
 @dataclass
@@ -169,7 +185,7 @@ class ReplacedSources:
             self._check(self._read, replaced)
             for _, target in replaced:
                 for other, theirs in self._replaced:
-                    if other != sink and not (target.in_parts and theirs.in_parts) and target.overlaps(theirs):
+                    if other != sink and not (target.in_parts and theirs.in_parts) and target.is_replaced_with(theirs):
                         raise PipelineError(
                             f"{sink!r}: the output replaces {target.named(theirs)}, and so does that of {other!r}: "
                             f"{theirs.named(target)}. Only the rows of one would stay. Use separate folders or tables, unite "
@@ -193,17 +209,47 @@ class ReplacedSources:
 class WrittenTables:
     """What the sinks of a run read, and where they write, if they write by message or once.
 
-    Each emission reads everything again. So a sink must not change what the messages or other sinks are read from. The sinks
-    of the first emission are compared, because later ones have the same.
+    Each emission reads everything again. So a sink must not change what the messages or other sinks are read from. Sinks are
+    compared within an emission, and those that an earlier one has compared aren't again: it costs dozens of calls of Java.
     """
 
     def __init__(self, messages: DataFrame | None = None) -> None:
         """Set the messages, if the run reads them again for each emission."""
         self._messages = messages
-        self._read_by_messages: list[Stored] | None = None
+        self._compared: set[str] = set()
+        self._lock = threading.Lock()
+
+    def of_emission(self) -> "EmissionTables":
+        """Return the tables of another emission."""
+        return EmissionTables(self._compared, self._of_messages)
+
+    def add_compared(self, tables: "EmissionTables") -> None:
+        """Note that the sinks of an emission were compared."""
+        if len(self._compared) < _MOST_SINKS:
+            self._compared |= tables.sinks
+
+    @cached_property
+    def _reads_of_messages(self) -> list[Stored]:
+        return [] if self._messages is None else _known_reads(self._messages)
+
+    def _of_messages(self) -> list[Stored]:
+        with self._lock:
+            return self._reads_of_messages
+
+
+class EmissionTables:
+    """What the sinks of one emission read, and where they write.
+
+    Attributes:
+        sinks: names of the sinks.
+    """
+
+    def __init__(self, compared: Set[str], of_messages: Callable[[], list[Stored]]) -> None:
+        """Set the names of sinks that were compared before, and a function that returns what the messages are read from."""
+        self.sinks: set[str] = set()
+        self._compared, self._of_messages = frozenset(compared), of_messages
         self._read: dict[str, list[Stored]] = {}
-        self._written: dict[str, list[Stored]] = {}
-        self._overwriting: set[str] = set()
+        self._written: dict[str, tuple[list[Stored], bool]] = {}
         self._lock = threading.Lock()  # sinks may run in several threads
 
     def add_read(self, reader: str, rows: DataFrame) -> None:
@@ -212,12 +258,14 @@ class WrittenTables:
         Raises:
             PipelineError: another sink writes to what they are read from.
         """
+        self.sinks.add(reader)
+        if reader in self._compared:
+            return
+        found = _known_reads(rows)
         with self._lock:
-            if reader in self._read or len(self._read) >= _MOST_SINKS:
-                return
-            self._read[reader] = found = _known_reads(rows)
-            for sink, targets in self._written.items():
-                _check_apart(reader, found, sink, targets, overwrites=sink in self._overwriting)
+            self._read[reader] = found
+            for sink, (targets, overwrites) in self._written.items():
+                _check_apart(reader, found, sink, targets, overwrites=overwrites)
 
     def add_written(self, sink: str, targets: Callable[[], list[Stored]], *, overwrites: bool, is_once: bool) -> None:
         """Add where a sink writes, before it does.
@@ -231,16 +279,18 @@ class WrittenTables:
         Raises:
             PipelineError: messages or other sinks are read from there, or the sink overwrites what it reads.
         """
+        if sink in self._compared:
+            return
+        found = _known_targets(targets)
+        for read, target in _changed(self._of_messages(), found, overwrites=overwrites):
+            if read.is_listed_once and not overwrites:
+                continue
+            raise PipelineError(
+                f"{sink!r}: the messages are read from {read.named(target)}, to which this sink writes. Each emission reads "
+                "them again, so later ones would lack messages, or find other rows under their ids. Call localCheckpoint() or "
+                "checkpoint() on the messages before the run, or write to another target."
+            )
         with self._lock:
-            if sink in self._written or len(self._written) >= _MOST_SINKS:
-                return
-            self._written[sink] = found = targets()
-            for read, target in _changed(self._of_messages(), found, overwrites=overwrites):
-                raise PipelineError(
-                    f"{sink!r}: the messages are read from {read.named(target)}, to which this sink writes. Each emission "
-                    "reads them again, so later ones would lack messages, or find other rows under their ids. Call "
-                    "localCheckpoint() or checkpoint() on the messages before the run, or write to another target."
-                )
             own = self._read.get(sink, []) if overwrites else []
             for read, target in _changed(own, found, overwrites=True):
                 raise PipelineError(
@@ -250,32 +300,36 @@ class WrittenTables:
                 )
             if is_once:
                 return
+            self._written[sink] = found, overwrites
             for reader, reads in self._read.items():
                 _check_apart(reader, reads, sink, found, overwrites=overwrites)
-            self._overwriting |= {sink} if overwrites else set()
-
-    def _of_messages(self) -> list[Stored]:
-        if self._read_by_messages is None:
-            self._read_by_messages = [] if self._messages is None else _known_reads(self._messages)
-        return self._read_by_messages
 
 
 def _known_reads(rows: DataFrame) -> list[Stored]:
     """Return what a frame reads, as far as Spark tells it."""
     try:
         return list(_reads(rows))
-    except java_errors():
+    except UNREADABLE:
         log.debug("sources of rows not compared with the targets of sinks", exc_info=True)
+        return []
+
+
+def _known_targets(targets: Callable[[], list[Stored]]) -> list[Stored]:
+    """Return where a writer writes. If that isn't known, the writer tells what is wrong."""
+    try:
+        return targets()
+    except UNREADABLE:
+        log.debug("targets of a sink not compared with what is read", exc_info=True)
         return []
 
 
 def _changed(
     reads: Iterable[Stored], targets: Iterable[Stored], *, overwrites: bool
 ) -> Iterator[tuple[Stored, Stored]]:
-    """Yield what is read and changed. A query of a database is left out, because it can't be told what it reads."""
+    """Yield what is read and changed for sure. Databases know more names of a table, and queries of several."""
     for read in reads:
         for target in targets:
-            if not read.is_query and read.is_changed_by(target, overwrites=overwrites):
+            if read.is_changed_by(target, overwrites=overwrites):
                 yield read, target
 
 
@@ -287,8 +341,9 @@ def _check_apart(
     for read, target in _changed(reads, targets, overwrites=overwrites):
         raise PipelineError(
             f"{reader!r}: its rows are read from {read.named(target)}, to which {sink!r} writes in the same run. So a message "
-            f"may be acked although {reader!r} lacks its row, because {sink!r} has it. Nothing was acked now, but {sink!r} "
-            "may have written its rows. Read only what this sink itself writes, or use run_tracked(..., once=...)."
+            f"may be acked although {reader!r} lacks its row, because {sink!r} has it. Nothing was acked now, but one of them "
+            "may have written its rows. Read only what this sink itself writes, or use run_tracked(..., once=...), for which "
+            "this is right."
         )
 
 
@@ -335,24 +390,32 @@ def targets_of_call(
     found: list[Stored] = []
     if is_jdbc(source):
         return [Stored(database_table=table_of(options))]
-    if table is not None and "." not in table:
-        catalog = session.catalog
-        whole = f"{quoted(catalog.currentCatalog())}.{quoted(catalog.currentDatabase())}.{table}"
-        found.append(Stored(whole.lower()))  # two sinks may make it
-    else:
-        whole = table or ""
+    whole = None if table is None else _full_name(session, table)
+    if whole is not None:
+        found.append(Stored(whole))  # two sinks may make it
     with suppress(AnalysisException):  # no such table, so nobody reads it
-        if table is not None:
+        if whole is not None:
             found += _reads(session.table(whole))
         elif path is not None and names_tables(session, source, path):
             reader = session.read if source is None else session.read.format(source)
             return list(_reads(reader.options(**options).load(path)))
-    if may_be_view and table is not None and whole != table:
+    if may_be_view and table is not None:
         with suppress(AnalysisException):
             found += _reads(session.table(table))
     if path is not None:
         found.append(Stored(folders=frozenset([qualified(session, path)])))
     return found
+
+
+def _full_name(session: SparkSession, table: str) -> str:
+    """Return the name of a table with its catalog and schema, as Spark prints it."""
+    parts = [(quoted_part or part).lower() for quoted_part, part in _PARTS_OF_NAME.findall(table)]
+    catalog = session.catalog
+    if len(parts) == 1:
+        parts = [catalog.currentDatabase(), *parts]
+    if len(parts) == 2:  # noqa: PLR2004  # a schema, or a catalog of tables without schemas: then Spark finds no such table
+        parts = [catalog.currentCatalog(), *parts]
+    return ".".join(map(quoted, parts))
 
 
 def _reads(frame: DataFrame) -> Iterator[Stored]:
@@ -384,7 +447,9 @@ def _stored(session: SparkSession, leaf: Any) -> Stored | None:
             if catalog.isDefined():
                 folders |= _folders_of_partitions(session, catalog.get())
             is_deep = str(relation.options().toString()).lower().find("recursivefilelookup -> true") >= 0
-            return Stored(name, folders, has_versions=_is_versioned(location), is_deep=is_deep)
+            return Stored(
+                name, folders, has_versions=_is_versioned(location), is_deep=is_deep, is_listed_once=name is None
+            )
         if _DATABASE in of_classes:
             options = relation.jdbcOptions()
             return Stored(name, database_table=DatabaseTable(str(options.url()), str(options.tableOrQuery())))
@@ -397,7 +462,7 @@ def _stored(session: SparkSession, leaf: Any) -> Stored | None:
         return Stored(str(table.identifier().toString()), folders | _folders_of_partitions(session, table))
     columns = leaf.output() if kind in _OF_PROGRAM else None
     path = None if columns is None or columns.isEmpty() else files_of(str(columns.head().name()))
-    return None if path is None else Stored(folders=frozenset([qualified(session, path)]))
+    return None if path is None else Stored(folders=frozenset([qualified(session, path)]), is_listed_once=True)
 
 
 def _folders_of_partitions(session: SparkSession, table: Any) -> frozenset[str]:
@@ -478,7 +543,7 @@ def _requested(session: SparkSession, relation: Any) -> Iterator[Stored]:
             pinned, hidden = _PINNED_QUERY.search(part.sql.query) is not None, True
         elif kind == "map_partitions":
             if (path := files_of(part.map_partitions.func.function_name)) is not None:
-                yield Stored(folders=frozenset([qualified(session, path)]))
+                yield Stored(folders=frozenset([qualified(session, path)]), is_listed_once=True)
             continue
         elif kind == "read" and not part.read.is_streaming:
             pinned, hidden = _is_pinned(session, part.read), _is_hidden(session, part.read)

@@ -33,6 +33,7 @@ from acker_redis.spark.runs.options import StreamSettings
 from acker_redis.spark.runtime.jobs import described, inherited
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.runtime.worker_errors import own_errors
+from acker_redis.spark.sinks.replaced_sources import WrittenTables
 from acker_redis.spark.streaming.batch_reads import BatchReads
 from acker_redis.spark.streaming.batch_session import BatchSession
 from acker_redis.spark.streaming.completed_offsets import CompletedOffsets
@@ -141,6 +142,7 @@ class TrackedQuery:
         self._offsets = CompletedOffsets({})
         self._once_output: OnceOutput | None = None
         self._noted_number, self._note_after = -1, 0.0
+        self._tables = WrittenTables()
 
     # -- calls of TrackedBatches
 
@@ -580,7 +582,7 @@ class TrackedQuery:
     def _runner(self, column: str) -> EmissionRunner:
         return EmissionRunner(
             self._spout, self._pipeline, column, self._health, self._url, self._options.emit_timeout_secs,
-            once_output=self._once_output,
+            once_output=self._once_output, tables=self._tables,
         )  # fmt: skip
 
     # -- calls of the spout

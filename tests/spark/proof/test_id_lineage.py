@@ -70,6 +70,12 @@ def dropping(rows: DataFrame) -> DataFrame:
     return rows.sparkSession.read.schema("v long, k long").option("mode", "DROPMALFORMED").csv(path)
 
 
+def parquet_of(rows: DataFrame) -> DataFrame:
+    path = f"{folder_of(rows)}-parquet"
+    rows.write.mode("overwrite").parquet(path)
+    return rows.sparkSession.read.parquet(path)
+
+
 def corrupt(rows: DataFrame) -> DataFrame:
     """A line is corrupt for a job that reads the column which can't be parsed."""
     path = f"{folder_of(rows)}-json"
@@ -170,6 +176,12 @@ UNSTABLE: dict[str, Change] = {
     "a function that isn't deterministic": lambda rows: rows.withColumn(
         "id", F.udf(lambda value: value, "long").asNondeterministic()(F.col("v"))
     ),
+    "rows by the clock": lambda rows: numbered(
+        rows.select("v", F.explode(F.sequence(F.lit(0), F.unix_timestamp() % 5)).alias("n"))
+    ),
+    "a condition of a function that isn't deterministic": lambda rows: numbered(
+        rows.where(F.udf(lambda value: True, "boolean").asNondeterministic()(F.col("v")))
+    ),
     "the time in the id": lambda rows: rows.withColumn("id", F.unix_timestamp() * 10_000 + F.col("v")),
     "row_number in no order": lambda rows: rows.withColumn("id", F.row_number().over(Window.orderBy(F.lit(1)))),
     "row_number over rows numbered before": lambda rows: numbered(rows.repartition(4)).withColumn(
@@ -181,6 +193,10 @@ UNSTABLE: dict[str, Change] = {
 STABLE: dict[str, Change] = {
     "the time beside": lambda rows: numbered(rows.withColumn("at", F.current_timestamp())),
     "the time beside a condition": lambda rows: numbered(rows.withColumn("at", F.current_timestamp()).where("v > 9")),
+    "a text with words of the clock": lambda rows: rows.withColumn("id", F.xxhash64(F.concat(F.lit("now (x"), "v"))),
+    "a column called as that of corrupt lines": lambda rows: numbered(
+        parquet_of(rows.withColumn("_corrupt_record", F.col("pad"))).where("_corrupt_record IS NOT NULL")
+    ),
     "corrupt lines beside a condition": lambda rows: numbered(corrupt(rows).where("k IS NOT NULL")),
     "an index of pandas above a scan": lambda rows: rows.pandas_api().to_spark(index_col="id"),
     "elements of collected lists in one": lambda rows: (
@@ -400,8 +416,16 @@ def test_row_number_in_the_order_of_a_key_is_accepted_above_its_group(files: Dat
 )
 def test_row_number_in_the_order_of_distinct_values_is_accepted(files: DataFrame, distinct: Change) -> None:
     check_id_lineage(distinct(files).withColumn("id", row_number("k")), "id", "run_tracked")
-    with pytest.raises(PipelineError, match=r"row_number\(\)"):
-        check_id_lineage(files.dropDuplicates(["v"]).withColumn("id", row_number("k")), "id", "run_tracked")
+    chosen = files.dropDuplicates(["k"])
+    for other in (files.dropDuplicates(["v"]), chosen.where("v > 9")):  # which row of a key is kept is open
+        with pytest.raises(PipelineError, match=r"row_number\(\)"):
+            check_id_lineage(other.withColumn("id", row_number("k")), "id", "run_tracked")
+
+
+def test_ids_with_names_of_files_number_nothing(files: DataFrame) -> None:
+    named = files.withColumn("id", F.xxhash64(F.input_file_name(), "v"))
+    assert not check_id_lineage(named, "id", "run_tracked")
+    assert check_id_lineage(numbered(files), "id", "run_tracked")
 
 
 def test_ids_above_files_that_are_read_by_their_newer_source_are_accepted(files: DataFrame) -> None:

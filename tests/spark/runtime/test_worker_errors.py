@@ -223,5 +223,18 @@ def test_workers_that_lack_a_module_fail_no_row(text: str, module: str) -> None:
     assert f"can't import a module: No module named {module!r}. So they" in str(error)
 
 
-def test_function_that_imports_a_missing_module_may_be_its_row() -> None:
-    assert acker_error_in(PySparkException(CALLED)) is None
+TOOL = """An exception was thrown from the Python worker:
+Traceback (most recent call last):
+  File "/app/job.py", line 3, in convert
+    raise RuntimeError(process.stderr)
+RuntimeError: tool failed:
+Traceback (most recent call last):
+  File "/app/tool.py", line 1, in <module>
+    import nosuch
+ModuleNotFoundError: No module named 'nosuch'
+"""
+
+
+@pytest.mark.parametrize("text", [CALLED, TOOL])
+def test_function_that_imports_a_missing_module_may_be_its_row(text: str) -> None:
+    assert acker_error_in(PySparkException(text)) is None

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWrite
 from pyspark.sql.types import StructType
 
 from acker_redis import PipelineError
-from acker_redis.spark import Pipeline, Tracker, check_pipeline, read_files
+from acker_redis.spark import Once, Pipeline, Tracker, check_pipeline, read_files
 from acker_redis.spark.sinks.folders import plain
 from acker_redis.spark.sinks.replaced_sources import _BRANCH, Stored
 from tests.support.spark.cases import Case, MakeCase
@@ -430,6 +430,67 @@ def test_messages_read_from_the_target_of_a_sink_are_refused(case: MakeCase, tot
     assert run.spark.table("totals").count() == N + count
 
 
+@pytest.mark.classic("a client's server lists the files for each request")
+def test_files_that_were_listed_before_the_run_may_get_others_beside_them(case: MakeCase, tmp_path: Path) -> None:
+    run, folder = case(n=9), str(tmp_path / "orders")
+    run.spark.range(9).write.parquet(folder)
+    messages = run.spark.read.parquet(folder)
+    run.done(lambda t, m: t.write(m, lambda w: w.mode("append").parquet(folder)), messages, max_spout_pending=2)
+    assert run.spark.read.parquet(folder).count() == 18
+
+
+def test_file_whose_name_looks_like_a_partition_is_none(case: MakeCase, tmp_path: Path) -> None:
+    run, inbox = case(n=9), tmp_path / "inbox"
+    run.spark.range(9).coalesce(1).write.parquet(str(tmp_path / "one"))
+    inbox.mkdir()
+    (file,) = (tmp_path / "one").glob("*.parquet")
+    file.rename(inbox / "day=2024-01-01.parquet")
+    messages = run.spark.read.parquet(str(inbox / "day=2024-01-01.parquet"))
+
+    def pipeline(tracker: Tracker, rows: DataFrame) -> None:
+        tracker.write(rows, lambda w: w.mode("append").parquet(str(inbox)), name="inbox")
+        tracker.write(rows, run.append(), name="out")
+
+    run.done(pipeline, messages)
+    assert run.spark.read.parquet(str(inbox)).count() == 18
+
+
+def test_sinks_of_another_emission_are_not_taken_for_those_of_the_same_name(case: MakeCase, tmp_path: Path) -> None:
+    """Sinks without names are numbered, and each emission may have others."""
+    run = case(n=6)
+    for part in range(2):
+        run.spark.createDataFrame([], "id bigint").write.parquet(str(tmp_path / f"part{part}"))
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        for part in sorted({row["id"] // 4 for row in messages.select("id").collect()}, reverse=True):
+            folder = str(tmp_path / f"part{part}")
+            new = tracker.filter(messages, f"id div 4 = {part} AND id NOT IN (SELECT id FROM parquet.`{folder}`)")
+            tracker.write(new, lambda w, folder=folder: w.mode("append").parquet(folder))  # type: ignore[misc]
+
+    run.done(pipeline, max_spout_pending=3)
+    assert [run.spark.read.parquet(str(tmp_path / f"part{part}")).count() for part in range(2)] == [4, 2]
+
+
+@pytest.mark.classic("output once needs a classic session")
+@pytest.mark.parametrize("first", ["done", "events"])
+def test_output_once_may_read_what_another_sink_appends_to(case: MakeCase, tmp_path: Path, first: str) -> None:
+    run, done, events = case(n=9), str(tmp_path / "done"), str(tmp_path / "events")
+    run.spark.range(2).write.parquet(done)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        new = tracker.filter(messages, f"id NOT IN (SELECT id FROM parquet.`{done}`)")
+        for folder in sorted((done, events), key=lambda folder: not folder.endswith(first)):
+            tracker.write(new, lambda w, folder=folder: w.mode("append").parquet(folder), name=Path(folder).name)  # type: ignore[misc]
+
+    run.done(pipeline, once=Once(str(tmp_path / "log"), data="monday"))
+    assert [run.spark.read.parquet(folder).count() for folder in (done, events)] == [9, 7]
+
+
+def test_source_with_paths_of_its_own_is_no_error(case: MakeCase) -> None:
+    run = case(n=3)
+    run.done(lambda t, m: t.write(m, lambda w: w.mode("append").format("noop").save("project:data.table")))
+
+
 def test_sink_in_a_subfolder_of_its_source_is_written(case: MakeCase, tmp_path: Path) -> None:
     """Spark doesn't read it, because it is no partition."""
     run, folder = case(n=9), str(tmp_path / "orders")
@@ -575,6 +636,25 @@ def test_database_table_of_a_catalog_is_refused(
     )
     pipeline = adding(lambda spark, _: spark.table("derby.APP.TOTALS"), lambda w, url: w.jdbc(url, "totals"), database)
     assert "are read from 'derby.APP.TOTALS'" in refused(case(n=N), pipeline)
+
+
+def test_tables_of_one_name_in_two_schemas_and_databases_are_no_source(case: MakeCase, database: str) -> None:
+    """A whole output can't be sure of them. By message, only what is surely the same table is refused."""
+    run, other = case(n=N), database.replace(":memory:", ":memory:other-")
+    rows = run.spark.read.jdbc(database, "totals")
+    rows.write.jdbc(database, "archive.totals")
+    rows.write.jdbc(f"{other};create=true", "totals")
+    same = run.spark.read.jdbc(f"{database};x=y", '"TOTALS"').selectExpr("key AS id", "total")
+    ended = case(n=N).run(lambda t, m: t.write(m, lambda w: w.mode("append").jdbc(database, "totals")), same)
+    assert "the messages are read from" in str(ended.error)
+    for url, table in ((database, "archive.totals"), (other, "totals")):
+        messages = run.spark.read.jdbc(url, table).selectExpr("key AS id", "total")
+        one = case(n=N)
+        ended = one.run(
+            lambda t, m: t.write(m.withColumnRenamed("id", "key"), lambda w: w.mode("append").jdbc(database, "totals")),
+            messages,
+        )
+        assert ended.error is None
 
 
 def test_output_beside_its_database_table_is_written(case: MakeCase, database: str) -> None:
