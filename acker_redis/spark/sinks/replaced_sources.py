@@ -394,8 +394,8 @@ def targets_of_call(
     if whole is not None:
         found.append(Stored(whole))  # two sinks may make it
     with suppress(AnalysisException):  # no such table, so nobody reads it
-        if whole is not None:
-            found += _reads(session.table(whole))
+        if table is not None:  # a name without dots may be that of a temporary view, which isn't written to
+            found += _reads(session.table(table if whole is None or "." in table else whole))
         elif path is not None and names_tables(session, source, path):
             reader = session.read if source is None else session.read.format(source)
             return list(_reads(reader.options(**options).load(path)))
