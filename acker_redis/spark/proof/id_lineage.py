@@ -103,9 +103,6 @@ _OF_FILES = frozenset(("InputFileName", "InputFileBlockStart", "InputFileBlockLe
 _TEXTS = frozenset(("JsonFileFormat", "CSVFileFormat", "XmlFileFormat", "JsonTable", "CSVTable"))
 """Readers of text, and their tables in Spark's newer interface."""
 
-_CORRUPT = "columnnameofcorruptrecord"
-"""Option of a reader. A line counts as corrupt only in a job that reads the column which can't be parsed."""
-
 
 def check_id_lineage(frame: DataFrame, column: str, call: str) -> bool:
     """Check that the message ids belong to the same rows in each job.
@@ -144,7 +141,7 @@ class _Lineage:
         self._ctes: dict[int, JavaObject] = {}
         self.numbers_rows = False
         self._skips_files = lineage_texts.skips_files(frame.sparkSession)
-        self._corrupt = str(frame.sparkSession.conf.get("spark.sql.columnNameOfCorruptRecord", "_corrupt_record"))
+        self._session = frame.sparkSession
 
     def unstable(self, column: str) -> tuple[str, str] | None:
         """Return an expression that numbers rows in no fixed order, and the node that leaves their order open; else None."""
@@ -299,7 +296,7 @@ class _Lineage:
             options = _options(files.options()) if _kind(files.fileFormat()) in _TEXTS else None
         else:
             options = _options(plan.options()) if kind in _V2 and _kind(plan.table()) in _TEXTS else None
-        return None if options is None else options.get(_CORRUPT, self._corrupt)
+        return None if options is None else lineage_texts.corrupt_column(self._session, options)
 
     def _is_ordered(self, plan: "JavaObject", kind: str) -> bool:
         """Return True if a node is a scan of files, or has rows that were computed once."""

@@ -16,6 +16,9 @@ _ALONE = "unix_timestamp"
 
 _NOW = re.compile(rf"\b{_ALONE}\s*\(\s*\)", re.IGNORECASE)
 
+_CORRUPT = "spark.sql.columnNameOfCorruptRecord"
+"""Setting of a session, and option of a reader of text: the column for lines that can't be parsed."""
+
 _NUMBER = re.compile(r"#(\d+)")
 
 _CALLED = re.compile(r"(\w+)\s*\(")
@@ -50,6 +53,17 @@ def drops_rows(options: Mapping[str, str]) -> bool:
 def skips_files(session: SparkSession) -> bool:
     """Return True if all readers of a session may drop files."""
     return str(session.conf.get("spark.sql.files.ignoreCorruptFiles", "false")).lower() == "true"
+
+
+def corrupt_column(session: SparkSession, options: Mapping[str, str]) -> str:
+    """Return the column for corrupt lines. A line counts as corrupt only in a job that reads what can't be parsed.
+
+    Args:
+        session: session that reads.
+        options: options of the reader, by their names in lower case.
+    """
+    own = options.get(_CORRUPT.rpartition(".")[2].lower())
+    return str(session.conf.get(_CORRUPT, "_corrupt_record")) if own is None else own
 
 
 def filters_vary(text: str, corrupt: str) -> bool:

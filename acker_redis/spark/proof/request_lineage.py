@@ -72,9 +72,6 @@ _UNION = 2
 _TEXTS = frozenset(("json", "csv", "xml"))
 """Readers of text."""
 
-_CORRUPT = "columnnameofcorruptrecord"
-"""Option of a reader. A line counts as corrupt only in a job that reads the column which can't be parsed."""
-
 _JDBC = "JDBCRelation("
 _TABLE = re.compile(r"\bRelation ([^\s\[]+)\[")
 """A table in the text of an analyzed plan. Files that are read by their path have no name."""
@@ -174,7 +171,7 @@ class RequestLineage:
             if relation.read.data_source.format.lower() not in _TEXTS:
                 return False
             options = {name.lower(): value for name, value in relation.read.data_source.options.items()}
-            return options.get(_CORRUPT, self._corrupt).lower() in names
+            return lineage_texts.corrupt_column(self._session, options).lower() in names
         needed: set[str] = set()
         for expression, _ in _defining(relation, dict.fromkeys(names, False)):
             if isinstance(expression, str):
@@ -185,10 +182,6 @@ class RequestLineage:
                 needed |= {name for name, _, _ in _used(expression, by_place=False)}
         return any(self._varies(below, needed) for below in requests.inputs(relation))
 
-    @cached_property
-    def _corrupt(self) -> str:
-        return str(self._session.conf.get("spark.sql.columnNameOfCorruptRecord", "_corrupt_record"))
-
     def _is_ordered(self, relation: Any, kind: str) -> bool:
         if kind == "read" and relation.read.WhichOneof("read_type") == "data_source":
             source = relation.read.data_source
@@ -198,7 +191,9 @@ class RequestLineage:
             return False
         text = analyzed_part(self._session.client.explain_string(self._make_plan(root=relation), "extended"))
         is_of_files = kinds_in(text).keys() <= _OF_FILES and _JDBC not in text and not self._skips_files
-        depends_on_more = lineage_texts.joins(text) or lineage_texts.filters_vary(text, self._corrupt)
+        depends_on_more = lineage_texts.joins(text) or lineage_texts.filters_vary(
+            text, lineage_texts.corrupt_column(self._session, {})
+        )
         return is_of_files and not depends_on_more and not any(map(self._is_bucketed, _tables(text)))
 
     def _is_bucketed(self, table: str) -> bool:
