@@ -22,9 +22,11 @@ from acker_redis.spark.runtime.jvm import java_errors
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.captured_variables import snapshot
 from acker_redis.spark.sinks.overwrites import Overwrite
-from acker_redis.spark.sinks.replaced_sources import EmissionTables, ReplacedSources, Stored, targets_of_call
+from acker_redis.spark.sinks.replaced_sources import EmissionTables, ReplacedSources
 from acker_redis.spark.sinks.source_checks import check_connections, check_creation, check_distribution, check_source
 from acker_redis.spark.sinks.staged_writes import NewStage, Staging, check_staged
+from acker_redis.spark.sinks.stored import Stored
+from acker_redis.spark.sinks.stored_reads import targets_of_call
 from acker_redis.spark.sinks.trial_writes import check_by_trial
 
 log = logging.getLogger("acker_redis.spark")

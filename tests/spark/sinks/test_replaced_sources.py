@@ -16,7 +16,8 @@ from pyspark.sql.types import StructType
 from acker_redis import PipelineError
 from acker_redis.spark import Once, Pipeline, Tracker, check_pipeline, read_files
 from acker_redis.spark.sinks.folders import plain
-from acker_redis.spark.sinks.replaced_sources import _BRANCH, Stored
+from acker_redis.spark.sinks.stored import Stored
+from acker_redis.spark.sinks.stored_reads import _BRANCH
 from tests.support.spark.cases import Case, MakeCase
 
 pytestmark = pytest.mark.spark
