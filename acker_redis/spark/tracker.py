@@ -28,7 +28,7 @@ from acker_redis.spark.protocol.columns import FAILURE, OUT, ROOTS, SHARE, TRACK
 from acker_redis.spark.sinks import checkpoints, exports, partitions, writers
 from acker_redis.spark.sinks import kafka as kafka_sink
 from acker_redis.spark.sinks.exports import Origin
-from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.worker.arrow_function import Execute, FlatMapOutput, FlatMapStep
 from acker_redis.spark.worker.failures import NoRetry, OnError
 from acker_redis.spark.worker.partitions import Write

@@ -171,7 +171,11 @@ local function state_of(app)
     return 'FULL', from, 'the server rejects new roots, and still accepts acks. Give it memory (maxmemory), or stop spouts'
   end
   if app.rotated_ms and is_rotation_late(NOW - app.rotated_ms, app.tick_ms) then
-    return 'NO ROTATOR', app.rotated_ms, 'no tick since: nothing times out. Start `acker-redis rotator`'
+    local waits = 'nothing times out'
+    for _, topology in ipairs(topologies_of(app)) do
+      if topology.state == 'running' then waits = 'only topologies time out their messages' end
+    end
+    return 'NO ROTATOR', app.rotated_ms, 'no tick since: ' .. waits .. '. Start `acker-redis rotator`'
   end
   local idle_ms, is_waited_for = last_asked(app, true)
   if not is_waited_for and app.pending > 0 then idle_ms, is_waited_for = last_asked(app, false) end

@@ -647,6 +647,19 @@ def test_dashboard_of_an_app_shows_its_topologies(real_url: str, raw: Any, make:
     assert "Words" not in report(real_url, "dashboard")
 
 
+def test_dashboard_without_a_rotator_tells_that_topologies_time_out(
+    real_url: str, raw: Any, make: Callable[..., Acker]
+) -> None:
+    acker = make("orders")
+    counts_of_topologies(acker)
+    age_shards(raw, "orders", "last_rotation_ms", 126_000)
+    raw.set("acker:{orders}:lane:0", "run-1 host:1")
+    shown = " ".join(report(real_url, "dashboard").split())
+    assert "no tick since: only topologies time out their messages. Start `acker-redis rotator`" in shown
+    raw.delete("acker:{orders}:lane:0")  # its driver has died
+    assert "no tick since: nothing times out." in " ".join(report(real_url, "dashboard").split())
+
+
 def test_exporter_report_has_counts_of_topologies(real_url: str, raw: Any, make: Callable[..., Acker]) -> None:
     counts_of_topologies(make("orders"))
     raw.hset("acker:{orders}:state_sizes", mapping={"total": 8, "Words:count:0": 8})

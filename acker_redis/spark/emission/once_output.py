@@ -20,7 +20,7 @@ from acker_redis.spark.emission.once_letters import OnceLetters
 from acker_redis.spark.emission.once_tables import OnceTables
 from acker_redis.spark.emission.roots import EmissionRoots, salts, shares_of
 from acker_redis.spark.emission.run_log import RunLog
-from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission
 

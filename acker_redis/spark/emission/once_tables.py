@@ -17,7 +17,7 @@ from acker_redis.publishing.records import Staged
 from acker_redis.spark.emission.outages import patiently
 from acker_redis.spark.emission.run_log import RunLog
 from acker_redis.spark.proof.blame import line_of
-from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.sinks.staged_writes import Staging
 from acker_redis.spout.in_flight import Emission
 

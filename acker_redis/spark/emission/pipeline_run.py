@@ -12,7 +12,7 @@ from acker_redis.spark.proof.equation import Equation
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import shares
 from acker_redis.spark.sinks.exports import Origin
-from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.tracker import Tracker
 from acker_redis.spout.in_flight import Emission
 

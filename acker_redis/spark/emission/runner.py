@@ -39,7 +39,7 @@ from acker_redis.spark.runtime.jobs import JobLimit, counted, ended_after, runni
 from acker_redis.spark.runtime.sessions import activate
 from acker_redis.spark.runtime.worker_errors import own_errors
 from acker_redis.spark.sinks.exports import Origin
-from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.sinks.replaced_sources import WrittenTables
 from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission

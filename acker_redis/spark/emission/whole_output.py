@@ -22,7 +22,7 @@ from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.proof.blame import Blame, blame_of, is_mistake, line_of
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.runtime.worker_errors import acker_error_in
-from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.worker.failures import Failure
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.spout import Spout

@@ -19,7 +19,8 @@ from acker_redis.spark.proof.id_lineage import check_id_lineage
 from acker_redis.spark.runs.options import MessageIds, check_messages, message_ids
 from acker_redis.spark.runtime.jobs import running
 from acker_redis.spark.runtime.worker_errors import own_errors
-from acker_redis.spark.sinks.output_modes import Output, Outputs, check_output
+from acker_redis.spark.sinks.output_modes import Output, check_output
+from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.sinks.replaced_sources import WrittenTables
 from acker_redis.spout.in_flight import Emission
 

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from acker_redis.spark.proof import meters
 from acker_redis.spark.proof.equation import with_equation
 from acker_redis.spark.proof.proof import Proof
-from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sinks.outputs import Outputs
 
 
 def checkpoint(proof: Proof, outputs: Outputs, tracked: DataFrame, name: str | None, *, is_local: bool) -> DataFrame:

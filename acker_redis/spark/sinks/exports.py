@@ -17,7 +17,8 @@ from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import anchor_codec
 from acker_redis.spark.protocol.columns import ANCHORS, SHARE, TRACKING
 from acker_redis.spark.runtime.executor_check import check_url
-from acker_redis.spark.sinks.output_modes import Outputs, guarded_writer
+from acker_redis.spark.sinks.guarded_writers import guarded_writer
+from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.sinks.sink import Sink
 from acker_redis.spark.sinks.staged_writes import refuse_unstaged
 from acker_redis.spark.worker.export import ExportStep

@@ -28,7 +28,7 @@ from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol.columns import ROOTS, TRACKING
 from acker_redis.spark.runtime.executor_check import check_url
 from acker_redis.spark.sinks.exports import Origin
-from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.sinks.partitions import consume
 from acker_redis.spark.sinks.sink import Sink
 from acker_redis.spark.sinks.staged_writes import refuse_unstaged

@@ -12,7 +12,7 @@ from acker_redis.spark.operators.map_in_arrow import map_in_arrow
 from acker_redis.spark.proof import meters
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol.columns import FAILURE, OUT, ROOTS, ROWS, SHARE
-from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.sinks.sink import Sink
 from acker_redis.spark.sinks.staged_writes import refuse_unstaged
 from acker_redis.spark.worker.failures import NoRetry, OnError

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from acker_redis.spark.proof import meters
 from acker_redis.spark.proof.equation import Equation, with_equation
 from acker_redis.spark.proof.proof import Node, Proof
-from acker_redis.spark.sinks.output_modes import Outputs
+from acker_redis.spark.sinks.outputs import Outputs
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,9 @@ from acker_redis.spark.runtime import frames
 from acker_redis.spark.runtime.jobs import jobs_started
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.captured_variables import CapturedVariables
-from acker_redis.spark.sinks.output_modes import (
-    AllowedWrites,
-    Outputs,
-    guarded_table_writer,
-    guarded_writer,
-    targets_of,
-)
+from acker_redis.spark.sinks.guarded_writers import guarded_table_writer, guarded_writer
+from acker_redis.spark.sinks.output_modes import AllowedWrites, targets_of
+from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.sinks.sink import Sink
 from acker_redis.spark.sinks.staged_writes import refuse_unnamed, refuse_unstaged
 from acker_redis.spark.sinks.staging import StagingSink

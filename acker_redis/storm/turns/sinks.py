@@ -18,7 +18,8 @@ from acker_redis.spark.protocol.columns import ROOTS, SHARE
 from acker_redis.spark.protocol.shares import MASK, total
 from acker_redis.spark.runtime.frames import map_in_arrow, read_rows, select
 from acker_redis.spark.sinks import writers
-from acker_redis.spark.sinks.output_modes import Outputs, guarded_writer
+from acker_redis.spark.sinks.guarded_writers import guarded_writer
+from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.sinks.partitions import write_partitions
 from acker_redis.storm.turns.checks import SinkSpec
 from acker_redis.storm.turns.plan import Plan
