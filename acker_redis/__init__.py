@@ -48,7 +48,7 @@ from acker_redis.errors import (
     TurnOverError,
     UnprovenEmissionError,
 )
-from acker_redis.ledger.outcomes.decoding import Outcome, OutcomeBatch
+from acker_redis.ledger.outcomes.outcome import Outcome, OutcomeBatch
 from acker_redis.model.anchors import Anchors
 from acker_redis.model.config import AckerConfig
 from acker_redis.model.types import Applied, LedgerRoot, Rotated, Stats
@@ -61,8 +61,8 @@ if TYPE_CHECKING:
     from acker_redis.acker import Acker
     from acker_redis.admin import Admin
     from acker_redis.ledger.batch import Batch
+    from acker_redis.spout.emission_marks import Marks
     from acker_redis.spout.loop import run_spout
-    from acker_redis.spout.marks import Marks
     from acker_redis.spout.spout import Spout
     from acker_redis.store.dead_letter import DeadLetter, DeadLetterFilter
 

@@ -12,7 +12,7 @@ from acker_redis.client.connection import RedisClient
 from acker_redis.errors import BadBatchError
 from acker_redis.ledger.app import App
 from acker_redis.ledger.batch import Batch
-from acker_redis.ledger.outcomes.decoding import Outcome, OutcomeBatch
+from acker_redis.ledger.outcomes.outcome import Outcome, OutcomeBatch
 from acker_redis.model import ids
 from acker_redis.model.arrays import Int64Array, UInt64Array
 from acker_redis.model.config import AckerConfig, Settings, config_of

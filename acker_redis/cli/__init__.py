@@ -1,5 +1,5 @@
 """The command line `acker-redis`: the rotator, and the tools for people on call."""
 
-from acker_redis.cli.commands import app, main
+from acker_redis.cli.program import app, main
 
 __all__ = ["app", "main"]

@@ -1,4 +1,7 @@
-"""The commands that act on an app: `pause`, `resume`, `drain`, `rotate`, `limit`, `abandon`, and `acl` for its users."""
+"""The commands that act on an app or a server.
+
+`pause`, `resume`, `drain`, `rotate`, `limit`, `abandon`, `delete-app`, `install`, and `acl` for an app's users.
+"""
 
 import time
 from collections.abc import Iterator
@@ -13,17 +16,21 @@ from acker_redis.acker import Acker, app_of
 from acker_redis.cli import output
 from acker_redis.cli.exit_status import DONE, UNHEALTHY, exit_on_error
 from acker_redis.cli.options import DEFAULT_URL, AsJson, OneApp, Url, UrlFile, confirmed, connected
-from acker_redis.errors import BadConfigError
+from acker_redis.errors import AppNotFoundError, BadConfigError
 from acker_redis.ledger.inspection import Inspection
 from acker_redis.ledger.shards import Shards
 from acker_redis.ops import acl as acl_users
+from acker_redis.ops import delete_app
 from acker_redis.ops.abandon_run import REASON, abandon, preview
 from acker_redis.ops.acl import Role, ServerKind
 from acker_redis.store import topology_sizes
 from acker_redis.store.apps import stored_config
 from acker_redis.store.limits import Limits
+from acker_redis.version import VERSION
 
 _LOOK_SECS = 0.5
+
+QUESTION = "Delete all of this?"
 
 app = typer.Typer()
 
@@ -201,6 +208,46 @@ def limit(
             output.json_line(shown)
         else:
             output.fields({name: "no limit" if value is None else value for name, value in shown.items()})
+
+
+@app.command(name="delete-app")
+def delete(
+    context: typer.Context,
+    app_name: OneApp,
+    redis: Url = DEFAULT_URL,
+    redis_file: UrlFile = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
+) -> None:
+    """Delete all keys of an app, and no other keys. Stop its programs first. Running ones get LedgerLostError."""
+    with exit_on_error(), connected(context, redis, redis_file) as client:
+        holdings = delete_app.preview(client, app_name)
+        output.line(f"{app_name} on {client.address}: {holdings.text}")
+        if not yes and not confirmed(QUESTION):
+            output.line("Nothing was deleted.", err=True)
+            raise typer.Exit(UNHEALTHY)
+        deleted = delete_app.delete(client, holdings)
+        output.line(f"{deleted} keys deleted")
+        try:
+            back = delete_app.preview(client, app_name)
+        except AppNotFoundError:
+            return
+        output.line(
+            f"error: {len(back.keys)} keys came back, because a program of the app still runs. Stop its programs, and delete "
+            "the app again.",
+            err=True,
+        )
+        raise typer.Exit(UNHEALTHY)
+
+
+@app.command()
+def install(context: typer.Context, redis: Url = DEFAULT_URL, redis_file: UrlFile = None) -> None:
+    """Load scripts and reports as functions (Redis 7, Valkey), so that no user needs EVAL. Repeat after an upgrade."""
+    with exit_on_error(), connected(context, redis, redis_file) as client:
+        installed = client.install()
+        output.line(f"library {installed.library} is loaded: users need +fcall, but not +eval or +evalsha")
+        for address, version in installed.newer_reports.items():
+            output.line(f"{address} keeps its reports: version {version} is newer than {VERSION}")
+        output.line("reports are loaded: try redis-cli --raw FCALL_RO acker_dashboard 0")
 
 
 @contextmanager

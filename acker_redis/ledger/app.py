@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from acker_redis.client.client import Client
 from acker_redis.ledger.inspection import Inspection
+from acker_redis.ledger.ledger import Ledger
 from acker_redis.ledger.outcomes.delivery import Delivery
 from acker_redis.ledger.rotation import Rotation
 from acker_redis.ledger.shards import Shards
-from acker_redis.ledger.updates import Ledger
 from acker_redis.model.config import AckerConfig
 from acker_redis.store import (
     completed_offsets,

@@ -6,7 +6,7 @@ from typing import Self, SupportsIndex
 import numpy as np
 
 from acker_redis.errors import BadBatchError
-from acker_redis.ledger.updates import Ledger, Update
+from acker_redis.ledger.ledger import Ledger, Update
 from acker_redis.model import ids
 from acker_redis.model.arrays import UInt64Array
 from acker_redis.model.ids import Ids

@@ -11,7 +11,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Status, StatusCode, Tracer, TracerProvider, get_tracer
 
 from acker_redis.errors import BadConfigError
-from acker_redis.ledger.outcomes.decoding import OutcomeBatch, times_of
+from acker_redis.ledger.outcomes.outcome import OutcomeBatch, times_of
 from acker_redis.spout.spout import Spout
 
 MOST = 100

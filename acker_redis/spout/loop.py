@@ -14,7 +14,7 @@ from acker_redis.acker import app_of
 from acker_redis.errors import AckerError, BadConfigError, InexactPipelineError, OutageError, StoppedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.outages import Outages, is_outage
-from acker_redis.spout.emitter import Emitted, Emitter, raise_error
+from acker_redis.spout.emission_thread import EmissionThread, Emitted, raise_error
 from acker_redis.spout.in_flight import Emission, Mask
 from acker_redis.spout.leftover_roots import Leaving, LeftoverRoots
 from acker_redis.spout.spout import Spout
@@ -66,7 +66,7 @@ class SpoutLoop:
         """Prepare the loop. `emit` is as for `run_spout`."""
         self.taken, self.was_emitting = 0, False
         self._spout, self._state = spout, spout.state
-        self._emitter = Emitter(emit, spout.retry.outage_secs, goes_on=spout.goes_on)
+        self._emitter = EmissionThread(emit, spout.retry.outage_secs, goes_on=spout.goes_on)
         self._outages = Outages(log)
         self._lease = app_of(spout.acker).lease(lane=spout.lane, run_id=spout.run_id)
         self._left = LeftoverRoots(spout.acker, self._is_in_flight)
@@ -114,7 +114,7 @@ class SpoutLoop:
 
         Args:
             error: error that ends the run. None if the run is complete: an error of the last emission is then raised, see
-                `Emitter.stop`.
+                `EmissionThread.stop`.
         """
         ended_with = error
         try:

@@ -23,14 +23,14 @@ from acker_redis.errors import (
     ServerUnavailableError,
     StoppedError,
 )
-from acker_redis.ledger.outcomes.decoding import OutcomeBatch
+from acker_redis.ledger.outcomes.outcome import OutcomeBatch
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import check_bound
 from acker_redis.model.interrupts import interrupt_behind
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
 from acker_redis.spout.dead_letter_replay import DeadLetterReplay, ReplayLoader
+from acker_redis.spout.emission_marks import Marks
 from acker_redis.spout.in_flight import Emission
-from acker_redis.spout.marks import Marks
 from acker_redis.spout.retry import RetryPolicy
 from acker_redis.spout.state import SpoutCounts, SpoutState
 from acker_redis.store.dead_letter import FROM_PAYLOAD, FROM_RUN, FROM_SOURCE, DeadLetter

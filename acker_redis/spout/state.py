@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from acker_redis.errors import AckerError
-from acker_redis.ledger.outcomes.decoding import OutcomeBatch
+from acker_redis.ledger.outcomes.outcome import OutcomeBatch
 from acker_redis.model import blocks
 from acker_redis.model.arrays import FloatArray, Int64Array
 from acker_redis.model.roots import root_ids
+from acker_redis.spout.emission_marks import AsideMark, BackMark, FailureMark, Marks, OutageMark, PassedMark, PoisonMark
 from acker_redis.spout.in_flight import Attempts, Emission, InFlight, Mask, Sent, in_order, merged
-from acker_redis.spout.marks import AsideMark, BackMark, FailureMark, Marks, OutageMark, PassedMark, PoisonMark
 from acker_redis.spout.outage_table import OutageTable
 from acker_redis.spout.poison_search import PARTS
 from acker_redis.spout.retry import LOST_LIMIT, RetryPolicy, Verdict

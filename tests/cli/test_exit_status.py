@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from acker_redis.cli import app, commands
+from acker_redis.cli import app, program
 from acker_redis.cli.exit_status import EPILOG, MEANINGS, SERVER, UNHEALTHY, USAGE, status_of
 from acker_redis.client import client
 from acker_redis.errors import (
@@ -241,9 +241,9 @@ def test_error_of_a_service_that_is_gone_is_not_taken_for_the_output(
             unused.bind(("127.0.0.1", 0))
             socket.create_connection(unused.getsockname())
 
-    monkeypatch.setattr(commands, "app", run_spark)
+    monkeypatch.setattr(program, "app", run_spark)
     with pytest.raises(SystemExit) as ended:
-        commands.main()
+        program.main()
     shown = capsys.readouterr()
     assert (ended.value.code, shown.out) == (SERVER, "")
     assert shown.err.startswith("error: A file or a service can't be used (ConnectionRefusedError: [Errno 111] ")

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import acker_redis
 from acker_redis import Acker, AckerConfig, DeadLetter
 from acker_redis.acker import app_of
-from acker_redis.cli import app, commands, output
+from acker_redis.cli import app, operate, output
 from acker_redis.testing import fake_acker
 
 CLI = Path(acker_redis.__file__).parent / "cli"
@@ -126,4 +126,4 @@ def test_text_on_ascii_terminal_is_escaped(monkeypatch) -> None:
 
 
 def test_question_of_delete_app_has_printable_characters_only() -> None:
-    assert output.printable(commands.QUESTION) == commands.QUESTION
+    assert output.printable(operate.QUESTION) == operate.QUESTION

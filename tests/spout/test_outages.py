@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from acker_redis import BadConfigError
-from acker_redis.ledger.outcomes.decoding import OutcomeBatch, Receipt
+from acker_redis.ledger.outcomes.outcome import OutcomeBatch, Receipt
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.outage_table import FEW, OutageTable
 from acker_redis.spout.retry import RetryPolicy

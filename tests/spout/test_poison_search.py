@@ -21,7 +21,7 @@ from tests.support.spouts import new_spout
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("acker_redis.spout.emitter.Backoff", lambda **options: NoBackoff())
+    monkeypatch.setattr("acker_redis.spout.emission_thread.Backoff", lambda **options: NoBackoff())
 
 
 class Job:

@@ -26,7 +26,7 @@ from acker_redis.acker import app_of
 from acker_redis.client.replies import as_dict
 from acker_redis.model import keys
 from acker_redis.outages import Backoff
-from acker_redis.spout import emitter
+from acker_redis.spout import emission_thread
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.loop import SpoutLoop, run_spout
 from acker_redis.spout.retry import LOST_LIMIT, RetryPolicy
@@ -37,7 +37,7 @@ from tests.support.spouts import expire, letters, new_spout
 
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("acker_redis.spout.emitter.Backoff", lambda **options: NoBackoff())
+    monkeypatch.setattr("acker_redis.spout.emission_thread.Backoff", lambda **options: NoBackoff())
 
 
 def test_run_goes_on_until_every_message_is_acked_or_dead() -> None:
@@ -186,8 +186,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
             fake.pauses.append(min(self._cap, self._base * 2 ** min(failures, 64)))
             return fake.pauses[-1]
 
-    monkeypatch.setattr(emitter, "Backoff", Longest)
-    monkeypatch.setattr(emitter, "time", fake)
+    monkeypatch.setattr(emission_thread, "Backoff", Longest)
+    monkeypatch.setattr(emission_thread, "time", fake)
     return fake
 
 
@@ -241,8 +241,8 @@ def test_outage_is_noted_for_people_on_call_until_it_is_over(clock: Clock, monke
 def test_outage_is_noted_again_by_a_spout_that_has_rested(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another run of the lane removes what it finds."""
     monkeypatch.setattr("acker_redis.spout.loop._NOTE_SECS", 0.0)
-    monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 600.0)
-    monkeypatch.setattr("acker_redis.spout.emitter._WAIT_CAP_SECS", 600.0)
+    monkeypatch.setattr("acker_redis.spout.emission_thread.WAIT_BASE_SECS", 600.0)
+    monkeypatch.setattr("acker_redis.spout.emission_thread._WAIT_CAP_SECS", 600.0)
     acker = fake_acker()
     spout, key = new_spout(acker), keys.outages(acker.config.app)
     client = app_of(acker).client
@@ -456,7 +456,7 @@ def test_pause_grows_after_each_failed_emission(monkeypatch: pytest.MonkeyPatch)
             pauses.append(failures)
             return 0.0
 
-    monkeypatch.setattr("acker_redis.spout.emitter.Backoff", lambda **options: Noted())
+    monkeypatch.setattr("acker_redis.spout.emission_thread.Backoff", lambda **options: Noted())
     acker = fake_acker()
     spout = new_spout(acker)
 

@@ -19,7 +19,7 @@ from acker_redis import (
 )
 from acker_redis.acker import app_of
 from acker_redis.errors import InvalidTopologyError
-from acker_redis.ledger.outcomes.decoding import OutcomeBatch, Receipt
+from acker_redis.ledger.outcomes.outcome import OutcomeBatch, Receipt
 from acker_redis.model.types import MAX_PAYLOAD_BYTES
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.retry import LOST_LIMIT, RetryPolicy

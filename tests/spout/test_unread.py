@@ -71,7 +71,7 @@ def test_source_may_turn_out_to_be_empty(spout: Spout) -> None:
 def test_emission_that_tells_nothing_during_an_outage_begins_again(
     spout: Spout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("acker_redis.spout.emitter.Backoff", lambda **options: NoBackoff())
+    monkeypatch.setattr("acker_redis.spout.emission_thread.Backoff", lambda **options: NoBackoff())
     numbers: list[int] = []
 
     def emit(emission: Emission) -> None:
@@ -85,7 +85,7 @@ def test_emission_that_tells_nothing_during_an_outage_begins_again(
 
 
 def test_unproven_messages_are_emitted_again_with_their_ids(spout: Spout, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("acker_redis.spout.emitter.Backoff", lambda **options: NoBackoff())
+    monkeypatch.setattr("acker_redis.spout.emission_thread.Backoff", lambda **options: NoBackoff())
     emitted: list[list[int]] = []
 
     def emit(emission: Emission) -> None:

@@ -23,7 +23,7 @@ from acker_redis import (
 from acker_redis.acker import app_of
 from acker_redis.cli import app
 from acker_redis.ops.rotator import Rotator
-from acker_redis.spout import emitter, loop
+from acker_redis.spout import emission_thread, loop
 from acker_redis.spout.in_flight import Emission
 from acker_redis.spout.loop import run_spout
 from acker_redis.spout.spout import Spout
@@ -212,7 +212,7 @@ def test_run_refused_by_the_limit_waits_and_counts_no_attempt(
 ) -> None:
     """As with several spouts that took the same room: what looked free is not."""
     monkeypatch.setattr(loop, "LIMIT_SECS", float("inf"))
-    monkeypatch.setattr(emitter, "BACKOFF_BASE_SECS", 0.01)
+    monkeypatch.setattr(emission_thread, "BACKOFF_BASE_SECS", 0.01)
     acker, other = connect(app="orders", shards=1, lanes=2), connect(app="orders", shards=1, lanes=2)
     refused = list[int]()
     spout = Spout(acker, run_id="run", retry=RetryPolicy(max_attempts=1, first_delay_secs=0))

@@ -13,7 +13,7 @@ from acker_redis.client.client import raise_first
 from acker_redis.client.replies import Flat, claimed_entries, read_flat
 from acker_redis.client.scripts import Command
 from acker_redis.errors import AckerError
-from acker_redis.ledger.outcomes.decoding import Entries
+from acker_redis.ledger.outcomes.outcome import Entries
 from acker_redis.ledger.shards import Shards
 from acker_redis.model import keys
 

@@ -13,7 +13,7 @@ from acker_redis.client.replies import as_dict
 from acker_redis.client.scripts import Call
 from acker_redis.errors import BadConfigError
 from acker_redis.ledger.outcomes.consumer import MAX_ENTRIES, Consumer, Stream
-from acker_redis.ledger.outcomes.decoding import EntryReceipt, Outcome, OutcomeBatch
+from acker_redis.ledger.outcomes.outcome import EntryReceipt, Outcome, OutcomeBatch
 from acker_redis.ledger.outcomes.single_outcomes import SingleOutcomes
 from acker_redis.ledger.shards import Shards
 from acker_redis.model import keys

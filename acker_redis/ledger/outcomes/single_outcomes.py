@@ -4,7 +4,7 @@ from collections import deque
 
 from acker_redis.errors import AckerError
 from acker_redis.ledger.outcomes.consumer import Consumer
-from acker_redis.ledger.outcomes.decoding import ComponentName, EntryReceipt, Outcome
+from acker_redis.ledger.outcomes.outcome import ComponentName, EntryReceipt, Outcome
 
 
 class SingleOutcomes:

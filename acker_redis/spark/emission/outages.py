@@ -15,8 +15,8 @@ from acker_redis.spark.emission.operator_health import MessagesByRoot, roots_in
 from acker_redis.spark.proof.blame import line_of, outage_of
 from acker_redis.spark.proof.meters import Processed
 from acker_redis.spark.worker.failures import Failure
+from acker_redis.spout.emission_marks import Marks
 from acker_redis.spout.in_flight import Emission
-from acker_redis.spout.marks import Marks
 from acker_redis.spout.outage_table import ANY_OPERATOR
 from acker_redis.spout.retry import RetryPolicy
 

@@ -30,7 +30,7 @@ from acker_redis.spark.emission.whole_output import WholeOutput
 from acker_redis.spark.proof.blame import line_of
 from acker_redis.spark.proof.id_lineage import check_id_lineage
 from acker_redis.spark.proof.numbered_files import NumberedFiles
-from acker_redis.spark.runs.callbacks import with_retries
+from acker_redis.spark.runs.callback_retries import with_retries
 from acker_redis.spark.runs.late_ids import may_learn_ids
 from acker_redis.spark.runs.once import Once, check_ids, check_once, check_session, open_output
 from acker_redis.spark.runs.options import (

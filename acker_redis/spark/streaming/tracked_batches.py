@@ -15,7 +15,7 @@ from acker_redis.errors import AckerError, BadConfigError, ClosedError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.model.config import AckerConfig, check_finite
 from acker_redis.spark.emission.pipeline_run import Pipeline
-from acker_redis.spark.runs.callbacks import with_retries
+from acker_redis.spark.runs.callback_retries import with_retries
 from acker_redis.spark.runs.once import Once, check_once, check_session
 from acker_redis.spark.runs.options import MessageIds, StreamSettings, group_settings, message_ids, run_settings
 from acker_redis.spark.runtime.sessions import is_connect

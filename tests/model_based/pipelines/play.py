@@ -112,7 +112,7 @@ def _short_outages() -> Iterator[None]:
     """Delays in an outage grow from a fiftieth of a second."""
     with (
         patch("acker_redis.spout.retry._OUTAGE_DELAY_SECS", 0.02),
-        patch("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.02),
+        patch("acker_redis.spout.emission_thread.WAIT_BASE_SECS", 0.02),
     ):
         yield
 

@@ -102,7 +102,7 @@ def test_unreadable_records_wait_for_the_first_good_one(run: Case, replay: Any) 
 def test_unreadable_records_that_are_emitted_again_are_not_rows_of_nulls(
     run: Case, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.01)
+    monkeypatch.setattr("acker_redis.spout.emission_thread.WAIT_BASE_SECS", 0.01)
     frame = read_files(run.spark, lines(run, [*texts(10), *range(30)]), "json", WRONG).selectExpr("*", "row AS id")
 
     def fetch(ids: list[int]) -> DataFrame:

@@ -220,7 +220,7 @@ def test_roots_of_a_block_that_exists_are_initialised_and_acked(known_from_job: 
 
 def test_lost_shard_does_not_change_which_roots_are_acked_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ledger has roots in two blocks. When the driver repeats its calls, it no longer has one of these blocks."""
-    monkeypatch.setattr("acker_redis.ledger.updates.ROOTS_PER_CALL", 1)
+    monkeypatch.setattr("acker_redis.ledger.ledger.ROOTS_PER_CALL", 1)
     spout = Spout(fake_acker(shards=1), "run", spout_id=1)
     message_ids = np.array([number for number in range(96) if number % 32 != 31])
     begun = spout.state.begin_unread(0, message_ids, 0.0)

@@ -445,7 +445,7 @@ def test_driver_error_of_a_first_writer_is_retried_after_another_has_written(cas
 def test_outage_of_a_second_writer_that_lasts_names_replaced_tables(
     case: MakeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.001)
+    monkeypatch.setattr("acker_redis.spout.emission_thread.WAIT_BASE_SECS", 0.001)
     run, tried = case(n=40), list[int]()
     retry = RetryPolicy(first_delay_secs=0, outage_secs=0.01)
     pipeline = into_two(run, into_second(run, [ConnectionRefusedError("store:5432")] * 99, tried))
@@ -892,7 +892,7 @@ def test_unreachable_store_delays_whole_output_without_attempts(
     case: MakeCase, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     """It costs no message an attempt, and is none of the emissions after which a run gives up."""
-    monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.001)
+    monkeypatch.setattr("acker_redis.spout.emission_thread.WAIT_BASE_SECS", 0.001)
     run = case(n=40)
     tried: list[int] = []
 

@@ -123,7 +123,7 @@ def test_repaired_program_completes_every_message(case: MakeCase, tmp_path: Path
 
 
 def test_store_unreachable_from_the_driver_is_waited_for(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.01)
+    monkeypatch.setattr("acker_redis.spout.emission_thread.WAIT_BASE_SECS", 0.01)
     run, tries = case(n=20), []
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
@@ -138,7 +138,7 @@ def test_store_unreachable_from_the_driver_is_waited_for(case: MakeCase, monkeyp
 
 @pytest.mark.usefixtures("one_attempt")
 def test_unreachable_sink_is_waited_for(case: MakeCase, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.01)
+    monkeypatch.setattr("acker_redis.spout.emission_thread.WAIT_BASE_SECS", 0.01)
     run = case(n=20)
     down = run.folder / "down"
     down.touch()

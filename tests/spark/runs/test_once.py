@@ -305,7 +305,7 @@ def test_accepted_message_without_an_attempt_left_is_no_dead_letter(
         complete(self, failed)
 
     monkeypatch.setattr(EmissionRoots, "complete", fail_all)
-    monkeypatch.setattr("acker_redis.spout.marks.Marks.exempt", lambda self, roots: None)
+    monkeypatch.setattr("acker_redis.spout.emission_marks.Marks.exempt", lambda self, roots: None)
     ended = run.run(into_two(run, set()), retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
     assert ended.error is None
     assert ended.letters == {}

@@ -28,7 +28,7 @@ def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delays grow from a fiftieth of a second."""
     monkeypatch.setattr("acker_redis.spout.retry._OUTAGE_DELAY_SECS", 0.02)
     monkeypatch.setattr("acker_redis.spout.retry.RetryPolicy.delay_secs", lambda self, failures: failures * 0.0)
-    monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.02)
+    monkeypatch.setattr("acker_redis.spout.emission_thread.WAIT_BASE_SECS", 0.02)
 
 
 @pytest.fixture

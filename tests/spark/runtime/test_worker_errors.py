@@ -208,8 +208,8 @@ org.apache.spark.api.python.PythonException: none
 SHORT = """An exception was thrown from the Python worker:
 Traceback (most recent call last):
   File "/app/acker_redis/__init__.py", line 51, in <module>
-    from acker_redis.ledger.outcomes.decoding import Outcome, OutcomeBatch
-  File "/app/acker_redis/ledger/outcomes/decoding.py", line 13, in <module>
+    from acker_redis.ledger.outcomes.outcome import Outcome, OutcomeBatch
+  File "/app/acker_redis/ledger/outcomes/outcome.py", line 13, in <module>
     import numpy as np
 ModuleNotFoundError: No module named 'numpy'
 """

@@ -29,7 +29,7 @@ def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delays grow from a fiftieth of a second."""
     monkeypatch.setattr("acker_redis.spout.retry._OUTAGE_DELAY_SECS", 0.02)
     monkeypatch.setattr("acker_redis.spout.retry._EXEMPT_SECS", 0.1)
-    monkeypatch.setattr("acker_redis.spout.emitter.WAIT_BASE_SECS", 0.02)
+    monkeypatch.setattr("acker_redis.spout.emission_thread.WAIT_BASE_SECS", 0.02)
 
 
 def insert_all(port: int, rows: DataFrame) -> None:

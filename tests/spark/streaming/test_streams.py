@@ -24,7 +24,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from acker_redis import Acker, AckerConfig, AckerError, BadConfigError, DeadLetter, RetryPolicy
 from acker_redis.spark import MessageIds, TrackedBatches, Tracker
 from acker_redis.spark.emission.operator_health import MANY_FAILED
-from acker_redis.spark.runs import callbacks
+from acker_redis.spark.runs import callback_retries
 from acker_redis.spark.streaming.parking.parked_messages import ParkedMessages
 from acker_redis.spark.streaming.parking.parked_rows import ParkedRows
 from acker_redis.spark.streaming.parking.parking_location import ParkingLocation
@@ -763,7 +763,7 @@ def test_on_messages_done_raising_at_times_delays_nothing(
     spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its work is done by then: it is called again, and the query goes on."""
-    monkeypatch.setattr(callbacks, "PAUSES_SECS", (0.01, 0.01))
+    monkeypatch.setattr(callback_retries, "PAUSES_SECS", (0.01, 0.01))
     give(tmp_path, [1, 2], [3, 4])
     calls, done = list[int](), list[int]()
 
@@ -784,7 +784,7 @@ def test_query_failing_repeatedly_leaves_a_letter_per_message(
     spark: Any, acker: Acker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The letter is written before what breaks the query; its message comes again with the next start."""
-    monkeypatch.setattr(callbacks, "PAUSES_SECS", (0.01,))
+    monkeypatch.setattr(callback_retries, "PAUSES_SECS", (0.01,))
     give(tmp_path, [7, 8])
     once = RetryPolicy(max_attempts=1)
 

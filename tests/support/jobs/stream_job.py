@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 
 from acker_redis import Acker, AckerConfig
-from acker_redis.ledger.outcomes.decoding import OutcomeBatch
+from acker_redis.ledger.outcomes.outcome import OutcomeBatch
 from acker_redis.spark import TrackedBatches, Tracker
 from tests.support.spark.cases import CHILD
 from tests.support.spark.cluster import session

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameWriter
 
 from acker_redis import Acker, AckerConfig, InexactPipelineError, RowFailedError, UnprovenEmissionError
-from acker_redis.ledger.outcomes.decoding import OutcomeBatch
+from acker_redis.ledger.outcomes.outcome import OutcomeBatch
 from acker_redis.model.roots import root_ids
 from acker_redis.spark import Once, Pipeline, RunResult, Tracker, run_tracked
 from acker_redis.spark.runtime.sessions import is_connect

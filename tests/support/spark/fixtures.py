@@ -91,7 +91,7 @@ def _freeze_imports() -> None:
 
 @pytest.fixture(autouse=True)
 def _spark_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Tests on Spark pause little between broken emissions (tests/spout/test_emitter.py has the real pauses).
+    """Tests on Spark pause little between broken emissions (tests/spout/test_emission_thread.py has the real pauses).
 
     py4j's objects stand in cycles: the JVM keeps what they hold until Python collects them, which it seldom does by itself.
     """
@@ -99,7 +99,7 @@ def _spark_test(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
         yield
         return
     _freeze_imports()
-    monkeypatch.setattr("acker_redis.spout.emitter.BROKEN_BASE_SECS", 0.001)
+    monkeypatch.setattr("acker_redis.spout.emission_thread.BROKEN_BASE_SECS", 0.001)
     yield
     gc.collect()
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from acker_redis import AckerError, RetryPolicy
-from acker_redis.ledger.outcomes.decoding import OutcomeBatch, Receipt
+from acker_redis.ledger.outcomes.outcome import OutcomeBatch, Receipt
 from acker_redis.spark.streaming.parking.parked_messages import QUEUED, ParkedMessages
 from acker_redis.spark.streaming.parking.parking_location import ParkingOutage, ParkingOutageError
 from acker_redis.spark.streaming.parking.snapshot import ParkedRow, Snapshot, from_parquet, to_parquet

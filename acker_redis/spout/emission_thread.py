@@ -65,7 +65,7 @@ class Emitted:
         return isinstance(self.error, ServerUnavailableError)
 
 
-class Emitter:
+class EmissionThread:
     """Run `emit` in a separate thread, one emission at a time, with a delay after each failure.
 
     Attributes:

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from acker_redis import AckerError
-from acker_redis.spout import emitter
-from acker_redis.spout.emitter import Emitter
+from acker_redis.spout import emission_thread
+from acker_redis.spout.emission_thread import EmissionThread
 
 NOW = 1000.0
 
@@ -16,14 +16,14 @@ NOW = 1000.0
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """Moved by hand; pauses are as long as they may become, not drawn."""
     clock = SimpleNamespace(now=NOW)
-    monkeypatch.setattr(emitter, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(emission_thread, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr("redis.backoff.random.random", lambda: 1.0)
     yield clock
 
 
 def pause_after(in_a_row: int, clock: SimpleNamespace) -> float:
     """Seconds in steps of a tenth until the next emission may begin."""
-    emitter = Emitter(lambda _: None, 600.0, goes_on=False)
+    emitter = EmissionThread(lambda _: None, 600.0, goes_on=False)
     clock.now = NOW
     emitter.job_failed(OSError("disk full"), in_a_row)
     while not emitter.is_free:
@@ -39,12 +39,12 @@ def test_pauses_after_broken_emissions_grow_up_to_a_bound(clock: SimpleNamespace
 
 
 def test_last_error_is_raised_at_end_if_no_emission_succeeded() -> None:
-    emitter = Emitter(lambda _: None, 600.0, goes_on=False)
+    emitter = EmissionThread(lambda _: None, 600.0, goes_on=False)
     emitter.job_failed(OSError("disk full"), 1)
     with pytest.raises(AckerError, match="disk full"):
         emitter.stop()
     emitter.stop(KeyboardInterrupt())  # that is what the run ends with
-    emitter = Emitter(lambda _: None, 600.0, goes_on=False)
+    emitter = EmissionThread(lambda _: None, 600.0, goes_on=False)
     emitter.succeeded()
     emitter.job_failed(OSError("disk full"), 1)
     emitter.stop()
