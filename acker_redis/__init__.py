@@ -144,7 +144,7 @@ _MODULES = {
     "Batch": "ledger.batch",
     "DeadLetter": "store.dead_letter",
     "DeadLetterFilter": "store.dead_letter",
-    "Marks": "spout.marks",
+    "Marks": "spout.emission_marks",
     "Spout": "spout.spout",
     "run_spout": "spout.loop",
 }
