@@ -74,9 +74,11 @@ def check(
         newest = upkeep.log.state.newest_accepted
         is_lost, found = False, upkeep.tables(tables or ())
         for table in found:
-            is_lost = is_lost or table.newest > newest
+            is_lost = is_lost or (table.newest or 0) > newest
             if as_json:
                 output.json_line(vars(table) | {"known": newest})
+            elif table.newest is None:
+                output.line(f"{table.target}: a Delta table, which the next run compares with the log")
             else:
                 lacks = f", files of record {table.newest}, which the log lacks" if table.newest > newest else ""
                 output.line(f"{table.target}: {table.there} files there, {table.gone} gone{lacks}")

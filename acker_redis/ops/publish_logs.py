@@ -16,6 +16,9 @@ from acker_redis.publishing.messages import MessageNames
 from acker_redis.publishing.publish_log import PublishLog, is_log
 from acker_redis.publishing.records import Accepted, Owner, Staged
 
+_FILES = "files"
+"""Kind of staged rows that are published by moving their files, which needs no Spark."""
+
 
 @dataclass(frozen=True)
 class Waiting:
@@ -44,13 +47,13 @@ class Table:
         target: the table.
         there: number of published files that are in the table.
         gone: number of published files that aren't. A compaction removes them; it isn't seen whether their rows are lost.
-        newest: number of the newest record that the table has files of; 0: none.
+        newest: number of the newest record that the table has files of; 0: none. None: only Spark can tell.
     """
 
     target: str
     there: int
     gone: int
-    newest: int
+    newest: int | None
 
 
 class LogUpkeep:
@@ -118,10 +121,15 @@ class LogUpkeep:
         for number, record in self.log.records():
             if isinstance(record.decision, Accepted):
                 for staged in record.decision.staged:
+                    if staged.kind != _FILES:
+                        continue
                     are_there = [files.place_of(number, staged, file).exists() for file in staged.files]
                     there, gone = found.get(staged.target, (0, 0))
                     found[staged.target] = there + sum(are_there), gone + len(are_there) - sum(are_there)
-        return [Table(target, *counts, files.newest_number(target)) for target, counts in sorted(found.items())]
+        return [
+            Table(target, *counts, None if _is_of_delta(target) else files.newest_number(target))
+            for target, counts in sorted(found.items())
+        ]
 
     def publish(self, *, assume_moved: bool = False) -> int:
         """Publish what was accepted, and return the number of records.
@@ -136,9 +144,18 @@ class LogUpkeep:
         if not (count := len(self.log.state.to_publish)):
             return 0
         files = LocalFiles(self.log.state.name, assume_moved=assume_moved)
+
+        def publish(number: int, staged: Staged) -> None:
+            if staged.kind != _FILES:
+                raise AckerError(
+                    f"Rows of record {number} wait for the sink {staged.name!r}, a table that only Spark can write "
+                    f"({staged.kind}): {staged.target}. They come first. Start the run again, which puts them there."
+                )
+            files.publish(number, staged)
+
         self._begin()
         try:
-            _decided(self.location, lambda: self.log.publish(files.publish))
+            _decided(self.location, lambda: self.log.publish(publish))
         finally:
             _decided(self.location, self.log.note_published)
         return count
@@ -211,6 +228,11 @@ def _move_away(folder: Path, place: Path) -> None:
     if folder.exists():  # else an earlier try has moved it
         folder.rename(place)
         sync(place.parent)
+
+
+def _is_of_delta(target: str) -> bool:
+    """Return True if a table is one of Delta, which may be anywhere. Others are on a local disk."""
+    return "://" in target or Path(target, "_delta_log").is_dir()
 
 
 def _in_stage(staged: Staged) -> int:

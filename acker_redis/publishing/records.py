@@ -34,6 +34,7 @@ class Staged:
         stage: where they wait.
         files: paths of staged files within the stage, and in the target.
         rows: number of rows.
+        options: options with which they are published, which have no credentials.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Staged:
     stage: str
     files: tuple[str, ...] = ()
     rows: int = 0
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ class Record:
                 fields |= {"run": run, "log_id": log_id} | json_of_owner(owner)
             case Accepted(run, emission, messages, staged):
                 fields |= {"run": run, "emission": emission, "messages": _of_ranges(messages)}
-                fields["sinks"] = [vars(sink) | {"files": list(sink.files)} for sink in staged]
+                fields["sinks"] = [_of_staged(sink) for sink in staged]
             case Dead(run, partitions, numbers, letters):
                 rows = zip(partitions, numbers, map(_of_letter, letters), strict=True)
                 fields |= {"run": run, "letters": [list(row) for row in rows]}
@@ -233,6 +235,13 @@ def _decision_of(fields: Mapping[str, Any]) -> Decision:
         case Finished.kind:
             return Finished(fields["run"])
     raise ValueError(f"kind {fields['kind']!r}")
+
+
+def _of_staged(staged: Staged) -> dict[str, Any]:
+    fields = vars(staged) | {"files": list(staged.files), "options": dict(staged.options)}
+    if not staged.options:
+        del fields["options"]
+    return fields
 
 
 def json_of_owner(owner: Owner) -> dict[str, Any]:

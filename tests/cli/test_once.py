@@ -114,6 +114,22 @@ def test_rows_of_one_sink_are_given_up_and_those_of_others_published(folder: Pat
     assert len(list(folder.glob("skipped/4-items/part-0"))) == 1, "the next start doesn't remove it"
 
 
+def test_rows_of_a_delta_table_need_spark_and_come_first(folder: Path, log: PublishLog) -> None:
+    table, stage = folder.parents[1] / "delta", folder / "stage" / "delta"
+    for place in (table / "_delta_log", stage):
+        place.mkdir(parents=True)
+    delta = Staged("sold", "delta", str(table), str(stage), (), 2, {"mergeSchema": "true"})
+    log.accept(Accepted("run.1", 2, MessageNames.of_ids(np.array([4])).ranges(), (delta,)))
+    assert f"{table}: a Delta table, which the next run compares with the log\n" in run("check", folder).stdout
+    done = run("publish", folder, "--yes")
+    assert done.exit_code == 1
+    assert f"record 5 wait for the sink 'sold', a table that only Spark can write (delta): {table}" in done.stderr
+    assert tables(folder) == {"items": 2, "orders": 2}, "those before it are there"
+    assert run("skip", folder, 5, "sold", "--yes").exit_code == 0
+    assert run("publish", folder, "--yes").exit_code == 0
+    assert shown(folder)["not_published"] == []
+
+
 @pytest.mark.usefixtures("log")
 def test_giving_up_is_repeated_where_it_ended(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next start removes what is left in the stage, and can't move what isn't there."""

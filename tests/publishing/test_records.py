@@ -1,6 +1,7 @@
 """Records and snapshots of a log come back as they were written, or are refused."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,7 +41,7 @@ def ranges(*ids: int) -> dict[str, np.ndarray]:
 
 DECISIONS: tuple[Decision, ...] = (
     Epoch("run-1", OWNER, "a1"),
-    Accepted("run-1", 7, ranges(1, 2, 3, -9), (SINK,)),
+    Accepted("run-1", 7, ranges(1, 2, 3, -9), (SINK, replace(SINK, kind="delta", options={"mergeSchema": "true"}))),
     Dead("run-1", ("orders/0", "orders/1"), (-7, 8), LETTERS),
     Reopened("run-1", ranges(8)),
     Skipped(4, "orders"),

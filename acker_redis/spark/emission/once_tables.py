@@ -7,6 +7,8 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from acker_redis.errors import AckerError, BadConfigError, LogLostError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.publishing.disk import make_folder, sync, sync_tree
@@ -17,8 +19,9 @@ from acker_redis.publishing.records import Staged
 from acker_redis.spark.emission.outages import patiently
 from acker_redis.spark.emission.run_log import RunLog
 from acker_redis.spark.proof.blame import line_of
+from acker_redis.spark.sinks.delta_tables import DeltaTables, is_delta_table, location_of, log_of_stage
 from acker_redis.spark.sinks.outputs import Outputs
-from acker_redis.spark.sinks.staged_writes import Staging
+from acker_redis.spark.sinks.staged_writes import DELTA, StagedTarget, Staging
 from acker_redis.spout.in_flight import Emission
 
 
@@ -27,18 +30,22 @@ class OnceTables:
     """Put rows into stages, and from there into tables.
 
     Attributes:
+        session: Spark session of the run.
         run: log of the run.
         folder: folder in which Spark looks for tables with a relative path.
         root: folder of the log, and of those of other data.
         files: what moves staged files into tables, once a run has begun.
+        delta: what appends staged rows to Delta tables, once a run has begun.
     """
 
+    session: SparkSession
     run: RunLog
     folder: Path
     root: Path
     files: LocalFiles = field(init=False)
+    delta: DeltaTables = field(init=False)
     _numbers: Iterator[int] = field(default_factory=count, init=False)
-    _targets: dict[str, Path] = field(default_factory=dict, init=False)
+    _targets: dict[tuple[str, str], str] = field(default_factory=dict, init=False)
 
     def begin(self) -> None:
         """Complete what earlier runs have accepted, and remove what they have left in stages.
@@ -47,7 +54,7 @@ class OnceTables:
             Exception: as `publish`.
         """
         state = self.run.publish_log.state
-        self.files = LocalFiles(state.name)
+        self._set_log(state)
         self.publish()
         for stage in self._stages.glob("[0-9]*"):
             if int(stage.name) < state.epoch:
@@ -59,16 +66,19 @@ class OnceTables:
         Raises:
             LogLostError: one has.
         """
-        self.files = LocalFiles(state.name)
+        self._set_log(state)
         for target in sorted(state.tables):
-            self.check_log(Path(target), state.newest_accepted)
+            self.check_log(target, state.newest_accepted, is_delta=is_delta_table(self.session, target))
+
+    def _set_log(self, state: LogState) -> None:
+        self.files, self.delta = LocalFiles(state.name), DeltaTables(self.session, state.name)
 
     def outputs_of(self, emission: Emission) -> Outputs:
         """Return the sinks of an emission, which write into stages."""
         return Outputs("once", new_stage=partial(self.new_stage, emission))
 
-    def new_stage(self, emission: Emission, sink: str, target: str) -> Path:
-        """Check the folder of a table, and return a stage for it."""
+    def new_stage(self, emission: Emission, sink: str, target: StagedTarget) -> Path:
+        """Check a table, and return a stage for it."""
         self._target_of(sink, target)
         return self._new_folder(emission)
 
@@ -91,9 +101,14 @@ class OnceTables:
 
     def staged(self, emission: Emission, sink: Staging, left_out: Int64Array) -> Staged:
         """Stage the rows of a sink, except those of messages with some roots, and put them on the disk."""
-        target = self._target_of(sink.name, sink.target)
+        place = self._target_of(sink.name, sink.target)
         staged = sink.stage(self._new_folder(emission), left_out) if len(left_out) else sink.all_rows
         folder = staged.folder
+        if sink.target.format == DELTA:
+            sync_tree(folder, (*staged.files, *log_of_stage(folder)))
+            sync(folder.parent)
+            return Staged(sink.name, DELTA, place, str(folder), staged.files, staged.rows, sink.target.options)
+        target = Path(place)
         example = next(files_below(target), None)
         if example is not None and staged.files:
             check_partitions(sink.name, target, example.relative_to(target), Path(staged.files[0]))
@@ -102,7 +117,7 @@ class OnceTables:
         if files:  # on the disk before the record is, which may be all that a loss of power leaves
             sync_tree(folder, files)
             sync(folder.parent)
-        return Staged(sink.name, "files", str(target), str(folder), files, staged.rows)
+        return Staged(sink.name, "files", place, str(folder), files, staged.rows)
 
     def check_sinks(self, sinks: Sequence[Staging]) -> None:
         """Check that the sinks are those of the messages that were accepted before.
@@ -114,7 +129,7 @@ class OnceTables:
         """
         state, now = (
             self.run.publish_log.state,
-            {sink.name: str(self._target_of(sink.name, sink.target)) for sink in sinks},
+            {sink.name: self._target_of(sink.name, sink.target) for sink in sinks},
         )
         before = {} if self.run.spout.goes_on and state.newest_accepted < state.epoch else state.sinks
         if before and before != now:
@@ -128,31 +143,36 @@ class OnceTables:
                 f"and folders {until}."
             )
 
-    def _target_of(self, sink: str, folder: str) -> Path:
-        """Return the folder of a sink, which was checked once."""
-        if folder not in self._targets:
-            target = local_folder(folder, f"{sink!r}: the table", self.folder)
-            real, log = target.resolve(), self.root.resolve()
+    def _target_of(self, sink: str, target: StagedTarget) -> str:
+        """Return the whole path or URI of a sink's table, which was checked once."""
+        given, is_of_delta = (target.folder, target.format), target.format == DELTA
+        if given not in self._targets:
+            if is_of_delta:
+                place = location_of(self.session, sink, target.folder)
+            else:
+                place = str(local_folder(target.folder, f"{sink!r}: the table", self.folder))
+            real, log = Path(place).resolve(), self.root.resolve()
             if real.is_relative_to(log) or log.is_relative_to(real):
                 raise BadConfigError(
-                    f"{sink!r}: the table {target} and the publish log {self.root} are in each other. Readers of the "
+                    f"{sink!r}: the table {place} and the publish log {self.root} are in each other. Readers of the "
                     "table would read what is staged. Choose another folder for the log."
                 )
-            self.check_log(target, self.run.publish_log.state.newest_accepted)
-            self.run.wait_for(partial(check_rename, self._stages, target))
-            self._targets[folder] = target
-        return self._targets[folder]
+            self.check_log(place, self.run.publish_log.state.newest_accepted, is_delta=is_of_delta)
+            if not is_of_delta:
+                self.run.wait_for(partial(check_rename, self._stages, Path(place)))
+            self._targets[given] = place
+        return self._targets[given]
 
-    def check_log(self, target: Path, known: int) -> None:
+    def check_log(self, target: str, known: int, *, is_delta: bool) -> None:
         """Check that a table has no rows of a record behind the newest one with rows that is known.
 
         Raises:
             LogLostError: it has.
         """
-        newest = self.files.newest_number(str(target))
+        newest = (self.delta if is_delta else self.files).newest_number(target)
         if newest > known:
             raise LogLostError(
-                f"The table {target} has files of record {newest} of the publish log, whose newest record with rows is "
+                f"The table {target} has rows of record {newest} of the publish log, whose newest record with rows is "
                 f"{known}. So the log was lost or set back, and rows would be written twice. Empty the folder "
                 f"{self.run.location}, and restore the newest log into it."
             )
@@ -168,7 +188,7 @@ class OnceTables:
 
         def publish(number: int, staged: Staged) -> None:
             at[:] = number, staged.name
-            self.files.publish(number, staged)
+            (self.delta if staged.kind == DELTA else self.files).publish(number, staged)
 
         try:
             patiently(lambda: self.run.publish_log.publish(publish), self.run.outage_secs, "table")
@@ -176,7 +196,7 @@ class OnceTables:
             raise
         except Exception as exc:
             raise AckerError(
-                f"Rows of record {at[0]} of the publish log {self.run.location} can't be moved into the table of the sink "
+                f"Rows of record {at[0]} of the publish log {self.run.location} can't be put into the table of the sink "
                 f"{at[1]!r}: {line_of(exc)}. They are accepted, so they must get there before anything else does, and nothing "
-                "more was acked. Repair the cause, and run again. The next run moves them."
+                "more was acked. Repair the cause, and run again. The next run puts them there."
             ) from None  # its cause would be taken for an outage or for the fault of a row

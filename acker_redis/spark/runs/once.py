@@ -185,7 +185,7 @@ def open_output(
     log = PublishLog(LocalLogFolder(location))
     owner = Owner(spout.acker.config.app, spout.spout_id, tuple(id_columns))
     run = RunLog(spout, log, location, names, spout.retry.outage_secs)
-    tables = OnceTables(run, _folder_of_jvm(spark), Path(once.location))
+    tables = OnceTables(spark, run, _folder_of_jvm(spark), Path(once.location))
     output = OnceOutput(run, OnceLetters(run), tables, owner)
     output.begin()
     spout.state.letter_log = output.letters

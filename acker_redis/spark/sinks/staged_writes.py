@@ -9,15 +9,31 @@ from pyspark.sql import SparkSession
 
 from acker_redis.errors import PipelineError
 from acker_redis.model.arrays import Int64Array
+from acker_redis.spark.sinks.delta_tables import check_options
 
-STAGED_FORMATS = ("parquet", "orc", "json", "csv", "text")
-"""Formats whose files can wait in a stage."""
+DELTA = "delta"
+FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")
+"""Formats whose files are moved from a stage into a folder."""
 
-_WRITES = ("save", *STAGED_FORMATS)
+_WRITES = ("save", *FILE_FORMATS)
 _COMMITTER = "mapreduce.fileoutputcommitter.algorithm.version"
 _PROTOCOL = "spark.sql.sources.commitProtocolClass"
 _PROTOCOLS = ("org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",)
 """Commit protocols that leave a task's files where the listing of the stage finds them."""
+
+
+class StagedTarget(NamedTuple):
+    """Where staged rows belong.
+
+    Attributes:
+        folder: path of the table, as the pipeline gave it.
+        format: format of the table.
+        options: options of the writer that are needed when the rows get there.
+    """
+
+    folder: str
+    format: str
+    options: Mapping[str, str]
 
 
 class StagedRows(NamedTuple):
@@ -42,8 +58,8 @@ class Staging(Protocol):
         """Name of the sink."""
 
     @property
-    def target(self) -> str:
-        """Folder that the rows are for."""
+    def target(self) -> StagedTarget:
+        """Where the rows belong."""
 
     @property
     def all_rows(self) -> StagedRows:
@@ -53,8 +69,8 @@ class Staging(Protocol):
         """Write the rows of all messages but those with these roots into a folder that doesn't exist."""
 
 
-NewStage: TypeAlias = Callable[[str, str], Path]
-"""Function that checks the folder of a table, and returns a stage for it. The arguments are the sink's name and the folder."""
+NewStage: TypeAlias = Callable[[str, StagedTarget], Path]
+"""Function that checks a table, and returns a stage for it. The arguments are the sink's name and the table."""
 
 
 def check_staged(
@@ -66,8 +82,8 @@ def check_staged(
     options: Mapping[str, str],
     *,
     is_second: bool,
-) -> tuple[str, str]:
-    """Check that the files of a call that writes can wait in a stage.
+) -> StagedTarget:
+    """Check that the rows of a call that writes can wait in a stage.
 
     Args:
         session: Spark session.
@@ -75,11 +91,11 @@ def check_staged(
         method: method of the writer.
         source: format that was set; None: none was.
         path: path among the arguments; None: there is none.
-        options: options of the writer, in small letters.
+        options: options of the writer.
         is_second: whether the sink has written before.
 
     Returns:
-        The folder and the format.
+        Where they belong.
 
     Raises:
         PipelineError: they can't.
@@ -91,26 +107,30 @@ def check_staged(
         )
     source = source or session.conf.get("spark.sql.sources.default", "parquet")
     name = str(source if method == "save" else method).lower()
-    if method not in _WRITES or name not in STAGED_FORMATS:
+    if method not in _WRITES or name not in (*FILE_FORMATS, DELTA):
         called = f"{method}() with the format {name!r}" if method == "save" else f"{method}()"
         raise PipelineError(
             f"{sink!r}: {called} can't be staged. With once=, rows wait in a stage until their "
-            f"messages are accepted. Write {', '.join(STAGED_FORMATS)} into a folder, or run without once=."
+            f"messages are accepted. Write {', '.join(FILE_FORMATS)} or {DELTA} into a folder, or run without once=."
         )
-    if not path or "path" in options:
+    small = {option.lower(): value for option, value in options.items()}
+    if not path or "path" in small:
         raise PipelineError(
             f"{sink!r}: {method}() has no path among its arguments. With once=, the path is replaced by that of a stage. "
             'Pass it as an argument, such as writer.mode("append").parquet(path).'
         )
+    if name == DELTA:
+        check_options(sink, options)
+        return StagedTarget(str(path), name, options)
     hadoop = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 as the writer's, without its options
-    version = options.get(_COMMITTER) or str(hadoop.get(_COMMITTER, "1"))
+    version = small.get(_COMMITTER) or str(hadoop.get(_COMMITTER, "1"))
     protocol = session.conf.get(_PROTOCOL, _PROTOCOLS[0])
     if version != "1" or protocol not in _PROTOCOLS:
         raise PipelineError(
             f"{sink!r}: files are committed by version {version} of Hadoop's algorithm and {protocol}. With once=, a task "
             f"that runs twice must leave its rows once. Unset {_COMMITTER} and {_PROTOCOL}."
         )
-    return str(path), name
+    return StagedTarget(str(path), name, {})
 
 
 def refuse_unnamed(output: str, thread: int, name: str | None, sink: str) -> None:
@@ -135,5 +155,5 @@ def refuse_unstaged(output: str, sink: str) -> None:
     if output == "once":
         raise PipelineError(
             f"{sink} writes at once, so its rows can't wait in a stage until their messages are accepted. With once=, use "
-            'tracker.write with files, such as lambda writer: writer.mode("append").parquet(path).'
+            'tracker.write with files or Delta, such as lambda writer: writer.mode("append").parquet(path).'
         )

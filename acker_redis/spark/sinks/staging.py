@@ -23,11 +23,13 @@ from pyspark.sql import functions as F
 from acker_redis.errors import PipelineError, UnprovenEmissionError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.publishing.files import files_below
-from acker_redis.spark.proof import meters, plans
+from acker_redis.spark.proof import meters
+from acker_redis.spark.proof.plans import Written
 from acker_redis.spark.protocol.columns import ROOTS, TRACKING
 from acker_redis.spark.runtime import frames
+from acker_redis.spark.sinks.delta_tables import files_of_stage
 from acker_redis.spark.sinks.sink import Sink
-from acker_redis.spark.sinks.staged_writes import StagedRows
+from acker_redis.spark.sinks.staged_writes import DELTA, StagedRows, StagedTarget
 from acker_redis.spark.sql import quoted
 
 _MOST_LITERALS = 1_000
@@ -42,31 +44,27 @@ class StagingSink:
 
     Attributes:
         sink: the sink, over cached rows, with an equation that needs no meters.
-        format: format of the files.
         write: function that writes rows into a folder.
-        target: folder that the rows are for.
+        target: where the rows belong.
         all_rows: the rows of all messages.
     """
 
     sink: Sink
-    format: str
     write: Callable[[DataFrame, str], object]
-    target: str
+    target: StagedTarget
     all_rows: StagedRows
 
     @classmethod
-    def of(
-        cls, sink: Sink, file_format: str, write: Callable[[DataFrame, str], object], target: str, folder: Path
-    ) -> Self:
+    def of(cls, sink: Sink, write: Callable[[DataFrame, str], object], target: StagedTarget, folder: Path) -> Self:
         """Compute the rows of a sink, and write all of them into a folder that doesn't exist.
 
         Raises:
             Exception: as `stage`.
         """
         sink = sink.with_cached_rows()
-        staged, removed = _stage(sink, file_format, write, folder, np.array([], np.int64))
+        staged, removed = _stage(sink, target.format, write, folder, np.array([], np.int64))
         sink.proof.finish(sink.node, staged.rows)
-        return cls(sink.behind(removed), file_format, write, target, staged)
+        return cls(sink.behind(removed), write, target, staged)
 
     @property
     def name(self) -> str:
@@ -84,7 +82,7 @@ class StagingSink:
             UnprovenEmissionError: the folder has other rows than it should. Try the emission again.
             Exception: a job failed.
         """
-        return _stage(self.sink, self.format, self.write, folder, failed)[0]
+        return _stage(self.sink, self.target.format, self.write, folder, failed)[0]
 
 
 def _stage(
@@ -105,15 +103,16 @@ def _stage(
                 "is written if its message is accepted, so each must have one. Keep the message id among the keys of "
                 'joins and groups, or use output="whole".'
             )
-        files = sorted(files_below(folder))
-        _check_files(node.name, file_format, expected, proof.read_written(node, counter), files)
+        files = files_of_stage(folder) if file_format == DELTA else sorted(files_below(folder))
+        told = Written(expected, len(files)) if file_format == DELTA else proof.read_written(node, counter)
+        _check_files(node.name, file_format, expected, told, files)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return StagedRows(folder, tuple(str(file.relative_to(folder)) for file in files), expected), removed
 
 
-def _check_files(sink: str, file_format: str, expected: int, told: plans.Written, files: list[Path]) -> None:
+def _check_files(sink: str, file_format: str, expected: int, told: Written, files: list[Path]) -> None:
     """Compare the files in the stage with what Spark tells of them, and with the rows that the proof has counted.
 
     Files of texts don't tell how many rows they have. So a file too many shows, and a row too many in a file doesn't.
@@ -151,5 +150,7 @@ def _rows_of_orc(file: Path) -> int:
     return int(orc.ORCFile(file).nrows)
 
 
-_COUNTING: dict[str, Callable[[Path], int]] = {"parquet": _rows_of_parquet, "orc": _rows_of_orc}
+_COUNTING: dict[str, Callable[[Path], int]] = {
+    "parquet": _rows_of_parquet, "orc": _rows_of_orc, DELTA: _rows_of_parquet,
+}  # fmt: skip
 """Formats whose files tell their number of rows, and how to read it."""

@@ -1,17 +1,36 @@
 """Delta: every way to write it, whole outputs, and MERGE."""
 
+import shutil
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, partialmethod
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import PipelineError
-from acker_redis.spark import Tracker
+from acker_redis import AckerError, BadConfigError, LogLostError, PipelineError
+from acker_redis.publishing.log_folder import LocalLogFolder
+from acker_redis.publishing.publish_log import PublishLog
+from acker_redis.publishing.records import Staged
+from acker_redis.spark import Once, Tracker
 from acker_redis.spark.runtime.sessions import is_connect
+from acker_redis.spark.sinks.delta_tables import DeltaTables
 from tests.support.jars import SPARK
 from tests.support.spark.cases import Case, MakeCase, Row
-from tests.support.targets import N, Scenario, Write, check_proven, check_refused, check_released, run_section
+from tests.support.targets import (
+    TRUTH,
+    TWO,
+    N,
+    Scenario,
+    Write,
+    check_proven,
+    check_refused,
+    check_released,
+    run_section,
+)
 
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -171,10 +190,180 @@ def merged(make: MakeCase) -> None:
     check_released(run)
 
 
+def once(run: Case) -> Once:
+    run.once = Once(str(run.folder / "log"), "monday")
+    return run.once
+
+
+def read(run: Case, path: str) -> list[Row]:
+    return run.spark.read.format("delta").load(path).select("id", "child").collect()
+
+
+def check_refused_over_connect(run: Case, write: Write) -> None:
+    assert "can't be combined with Spark Connect" in run.refused(write, BadConfigError)
+
+
+def accepted_once(make: MakeCase) -> None:
+    """Into a table that the run makes. Another run of the same data changes nothing."""
+    run = make(n=N)
+    log = once(run)
+
+    def write(tracker: Tracker, rows: DataFrame) -> None:
+        tracker.write(rows, lambda w: w.format("delta").partitionBy("id").mode("append").save(run.out))
+
+    if is_connect(run.spark):
+        check_refused_over_connect(run, write)
+        return
+    check_proven(run, write, lambda: read(run, run.out))
+    assert list(run.spark.read.format("delta").load(run.out).inputFiles()[0].split("/")[-2].partition("=")[:2]) == [
+        "id",
+        "=",
+    ]
+    before = versions(run, run.out)
+    ended = run.done(lambda tracker, rows: write(tracker, tracker.explode(rows, TWO)))
+    assert (ended.acked, versions(run, run.out)) == (set(), before)
+    assert not list(Path(log.location, "monday", "stage").rglob("*.parquet"))
+    check_released(run)
+    shutil.rmtree(log.location)
+    ended = run.run(lambda tracker, rows: write(tracker, tracker.explode(rows, TWO)))
+    assert isinstance(ended.error, LogLostError), ended
+    assert "whose newest record with rows is 0" in str(ended.error)
+    assert versions(run, run.out) == before
+
+
+def versions(run: Case, path: str) -> list[Row]:
+    return run.spark.sql(f"DESCRIBE HISTORY delta.`{path}`").select("version", "operation").collect()
+
+
+def rules_kept_once(make: MakeCase) -> None:
+    """The stage has the rules of the table: a row that breaks one is its message's failure. Columns may be added."""
+    run = make(n=N)
+    once(run)
+    path = run.out
+    properties = {
+        "delta.enableChangeDataFeed": "true", "delta.columnMapping.mode": "name", "delta.enableInCommitTimestamps": "true",
+        "delta.autoOptimize.autoCompact": "true",
+    }  # fmt: skip
+    empty = run.spark.createDataFrame([], "id bigint, child int")
+    empty.write.format("delta").partitionBy("id").options(**properties).save(path)
+    run.spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT small CHECK (child < 9)")
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = tracker.explode(messages, TWO).selectExpr("*", "if(id = 7, 99, child) AS c", "'new' AS more")
+        rows = rows.drop("child").withColumnRenamed("c", "child")
+        tracker.write(rows, lambda w: w.format("delta").option("mergeSchema", "true").mode("append").save(path))
+
+    if is_connect(run.spark):
+        check_refused_over_connect(run, pipeline)
+        return
+    ended = run.done(pipeline)
+    assert ended.acked == set(range(N)) - {7}, ended
+    assert "small" in str(ended.letters[7]), ended.letters
+    rows = run.spark.read.format("delta").load(path)
+    found = sorted(tuple(row) for row in rows.collect())
+    assert found == sorted((*row, "new") for id, rows in TRUTH.items() if id != 7 for row in rows), found
+
+
+def into_two(run: Case, tracker: Tracker, messages: DataFrame) -> None:
+    rows = tracker.explode(messages, TWO)
+    for name in ("a", "b"):
+        tracker.write(rows, lambda w, name=name: w.format("delta").mode("append").save(f"{run.out}/{name}"), name=name)
+
+
+def ending(self: DeltaTables, number: int, staged: Staged, *, publish: Any = None) -> None:
+    if publish is not None:
+        publish(self, number, staged)
+    raise RuntimeError("The driver ended here.")
+
+
+def completed_once(make: MakeCase) -> None:
+    """Two runs end behind the record: before and behind the commit. The next one completes it, and Delta takes it once."""
+    for publish in (None, DeltaTables.publish):
+        run = make(n=N)
+        once(run)
+        if is_connect(run.spark):
+            check_refused_over_connect(run, partial(into_two, run))
+            return
+        with patch.object(DeltaTables, "publish", partialmethod(ending, publish=publish)):
+            text = run.refused(partial(into_two, run), AckerError)
+        assert "can't be put into the table of the sink 'a'" in text
+        ended = run.done(partial(into_two, run))
+        assert ended.acked == set(), ended
+        check_two(run)
+
+
+def check_two(run: Case) -> None:
+    for name in ("a", "b"):
+        found = sorted(tuple(row) for row in read(run, f"{run.out}/{name}"))
+        assert found == sorted(row for rows in TRUTH.values() for row in rows), found
+
+
+def published_by_several(make: MakeCase) -> None:
+    """A driver that was thought dead publishes the same record at the same time, once or as one of many."""
+    run = make(n=N)
+    log = once(run)
+    if is_connect(run.spark):
+        check_refused_over_connect(run, partial(into_two, run))
+        return
+    with patch.object(DeltaTables, "publish", ending):
+        run.refused(partial(into_two, run), AckerError)
+    there = PublishLog(LocalLogFolder(Path(log.location, "monday")))
+    there.read()
+    ((number, accepted),) = there.state.to_publish.items()
+    tables = DeltaTables(run.spark, there.state.name)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda staged: tables.publish(number, staged), [*accepted.staged] * 4))
+    check_two(run)
+    assert len(versions(run, f"{run.out}/a")) == 1
+    assert run.done(partial(into_two, run)).acked == set()
+    check_two(run)
+
+
+def staging_refused(make: MakeCase) -> None:
+    """What would fail behind the record is refused before it."""
+    run = make(n=N)
+    log = once(run)
+    if is_connect(run.spark):
+        check_refused_over_connect(run, lambda tracker, rows: save(tracker, rows, run.out))
+        return
+    for name, text in {"txnVersion": "numbers", "replaceWhere": "replaces", "fs.s3a.secret.key": "credential"}.items():
+        refused = run.refused(partial(save, path=run.out, **{name: "1"}), PipelineError)
+        assert f"the option {name!r}" in refused, refused
+        assert text in refused, refused
+    run.spark.range(1).write.parquet(run.out)
+    text = run.refused(partial(save, path=run.out), BadConfigError)
+    assert "is no Delta table" in text, text
+    forgetful = f"{run.folder}/forgetful"
+    run.spark.range(0).write.format("delta").option("delta.setTransactionRetentionDuration", "interval 1 day").save(
+        forgetful
+    )
+    text = run.refused(partial(save, path=forgetful), BadConfigError)
+    assert "forgets transactions" in text, text
+    other = f"{run.folder}/other"
+    run.spark.createDataFrame([], "id string").write.format("delta").save(other)
+    ended = run.run(partial(save, path=other))
+    assert "Failed to merge fields 'id' and 'id'" in str(ended.error), ended
+    assert (ended.acked, ended.letters) == (set(), {}), ended
+    text = run.refused(
+        lambda tracker, rows: tracker.write(rows, lambda w: w.format("delta").mode("append").saveAsTable("t")),
+        PipelineError,
+    )
+    assert "can't be staged" in text, text
+    assert not list(Path(log.location).rglob("*.parquet"))
+
+
 def documented(make: MakeCase) -> None:
     run_section(make(n=N), "Delta")
 
 
+def documented_once(make: MakeCase) -> None:
+    run = make(n=N)
+    if not is_connect(run.spark):
+        run_section(run, "Delta with each row once")
+
+
 SCENARIOS: tuple[Scenario, ...] = (
     saved, partitioned, inserted, appended, partitions_overwritten, whole_replaced, source_replaced, merged, documented,
+    accepted_once, rules_kept_once, completed_once, published_by_several, staging_refused,
+    documented_once,
 )  # fmt: skip

@@ -1,0 +1,224 @@
+"""Delta tables whose rows wait in a stage.
+
+The stage is a Delta table, too, with the columns, partitions, constraints and properties of the target. So Delta checks rows
+when they are staged, where a row that it refuses fails like any other. From there, one commit appends them. Its transaction
+has the number of the record, and Delta takes each number once.
+"""
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from pyspark.sql import SparkSession
+
+from acker_redis.errors import BadConfigError, PipelineError
+from acker_redis.publishing.records import Staged
+from acker_redis.spark.proof.plans import each
+from acker_redis.spark.runtime.jvm import java_class, java_errors, java_static
+
+_LOG = "_delta_log"
+_DELTA_LOG = "org.apache.spark.sql.delta.DeltaLog"
+_RETENTION = "delta.setTransactionRetentionDuration"
+_OF_ELSEWHERE = ("delta.universalFormat.", "delta.coordinatedCommits.", "delta.autoOptimize")
+"""Properties for what happens to a table beside its own log."""
+
+_IDENTITY = "delta.identity."
+_OF_STORES = ("fs.", "dfs.")
+"""Options that may have credentials."""
+
+_REFUSED = {
+    "txnappid": "numbers Delta's transactions, which once= does",
+    "txnversion": "numbers Delta's transactions, which once= does",
+    "replacewhere": "replaces rows, which once= never does",
+    "partitionoverwritemode": "replaces rows, which once= never does",
+    "overwriteschema": "replaces rows, which once= never does",
+}
+_NO_DELTA: tuple[type[Exception], ...] = (TypeError, *java_errors())
+"""Errors of a call of a class that isn't there."""
+
+_TRIES = 3
+_CONCURRENT = "io.delta.exceptions."
+"""Package of the errors of commits that others have overtaken."""
+
+
+def check_options(sink: str, options: Mapping[str, str]) -> None:
+    """Check that a write with these options can be done later, from what a record says.
+
+    Raises:
+        PipelineError: it can't.
+    """
+    for name in options:
+        why = _REFUSED.get(name.lower())
+        if why is None and name.lower().startswith(_OF_STORES):
+            why = "may be a credential, which a record would show"
+        if why is not None:
+            raise PipelineError(f"{sink!r}: the option {name!r} {why}. So its rows can't be staged. Remove it.")
+
+
+def location_of(session: SparkSession, sink: str, path: str) -> str:
+    """Check that rows can be staged for a Delta table, and return its whole path, or its URI if it isn't on a local disk.
+
+    Raises:
+        BadConfigError: there is something else, or a table that can't be written once.
+    """
+    place = java_class(session.sparkContext, "org.apache.hadoop.fs.Path")(path)
+    system = place.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
+    location = str(system.makeQualified(place).toString())
+    if not _is_table(session, location):
+        if system.exists(place) and len(system.listStatus(place)):
+            raise BadConfigError(
+                f"{sink!r}: {path} has files, and is no Delta table. So Delta would refuse the rows after they were accepted. "
+                "Write to another folder, or convert it into a Delta table first."
+            )
+        return _without_scheme(location)
+    metadata = _snapshot(session, location).metadata()
+    if metadata.configuration().contains(_RETENTION):
+        raise BadConfigError(
+            f"{sink!r}: the table {path} has the property {_RETENTION}. It forgets transactions, so rows might be written "
+            "twice. Unset it."
+        )
+    if f'"{_IDENTITY}' in str(metadata.schemaString()):
+        raise BadConfigError(
+            f"{sink!r}: the table {path} has an identity column. Delta numbers rows only where they are written, and once= "
+            "stages them before. Write to a table without one."
+        )
+    return _without_scheme(location)
+
+
+def begin_stage(session: SparkSession, target: str, stage: Path) -> None:
+    """Make a stage for a table, unless a write to it has to create it.
+
+    Args:
+        session: Spark session.
+        target: what `location_of` returned.
+        stage: folder that doesn't exist.
+    """
+    if not _is_table(session, target):
+        return
+    snapshot = _snapshot(session, target)
+    metadata = json.loads(str(snapshot.metadata().json()))["metaData"]
+    properties = metadata.get("configuration", {})
+    metadata["configuration"] = {
+        name: value for name, value in properties.items() if not name.startswith(_OF_ELSEWHERE)
+    }
+    metadata["id"] = str(uuid.uuid4())
+    now_ms = int(time.time() * 1000)
+    commit = {
+        "timestamp": now_ms,
+        "inCommitTimestamp": now_ms,
+        "operation": "STAGE",
+        "operationParameters": {},
+        "isBlindAppend": True,
+    }
+    actions = [{"commitInfo": commit}, json.loads(str(snapshot.protocol().json())), {"metaData": metadata}]
+    log = stage / _LOG
+    log.mkdir(parents=True)
+    text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+    (log / f"{0:020}.json").write_text(text, encoding="utf-8")
+
+
+def files_of_stage(stage: Path) -> list[Path]:
+    """Return the files that the log of a stage has. A task that ran twice may have left others."""
+    found: dict[str, None] = {}
+    for action in _actions(stage):
+        if "add" in action:
+            found[unquote(action["add"]["path"])] = None
+        elif "remove" in action:
+            found.pop(unquote(action["remove"]["path"]), None)
+    return [stage / path for path in sorted(found)]
+
+
+def log_of_stage(stage: Path) -> list[str]:
+    """Return the paths of the files of a stage's own log, below the stage."""
+    return [str(file.relative_to(stage)) for file in _commits(stage)]
+
+
+class DeltaTables:
+    """Publish the staged rows of one log in Delta tables. `publish` may be called again, in any process, at the same time."""
+
+    def __init__(self, session: SparkSession, log: str) -> None:
+        """Set the session, and the log's short name."""
+        self._session, self._prefix = session, f"acker-redis-{log}-"
+
+    def newest_number(self, target: str) -> int:
+        """Return the largest number of a record that a table has rows of; 0: none."""
+        return max(self._numbers(target).values(), default=0)
+
+    def publish(self, number: int, staged: Staged) -> None:
+        """Append the rows of one sink to its table, unless that has them.
+
+        Raises:
+            Exception: Spark or Delta raised it.
+        """
+        if not staged.rows and _is_table(self._session, staged.target):
+            return
+        name = self._prefix + staged.name
+        for tries_left in reversed(range(_TRIES)):
+            if self._numbers(staged.target).get(name, 0) >= number:
+                break
+            try:
+                self._append(number, name, staged)
+                break
+            except Exception as exc:
+                # Somebody has changed the table meanwhile, or another process was faster.
+                if not tries_left or _CONCURRENT not in str(exc):
+                    raise
+        self._forget(staged.stage)
+
+    def _append(self, number: int, name: str, staged: Staged) -> None:
+        writer = self._session.read.format("delta").load(staged.stage).write.format("delta").mode("append")
+        if not _is_table(self._session, staged.target):
+            metadata = _snapshot(self._session, staged.stage).metadata()
+            writer = writer.partitionBy(*map(str, each(metadata.partitionColumns())))
+        writer.options(**staged.options).options(txnAppId=name, txnVersion=str(number)).save(staged.target)
+
+    def _numbers(self, target: str) -> dict[str, int]:
+        """Return the newest record of each sink of this log that a table has rows of."""
+        if not _is_table(self._session, target):
+            return {}
+        transactions: Iterable[Any] = each(_snapshot(self._session, target).setTransactions())
+        found = {str(one.appId()): int(one.version()) for one in transactions}
+        return {name: number for name, number in found.items() if name.startswith(self._prefix)}
+
+    def _forget(self, stage: str) -> None:
+        """Let Delta drop what it has cached of a stage, which nobody reads any more."""
+        place = java_class(self._session.sparkContext, "org.apache.hadoop.fs.Path")(stage)
+        java_static(self._session.sparkContext, _DELTA_LOG, "invalidateCache")(self._session._jsparkSession, place)  # noqa: SLF001
+
+
+def is_delta_table(session: SparkSession, target: str) -> bool:
+    """Return True if a whole path or URI is that of a Delta table, and the session knows Delta."""
+    try:
+        return _is_table(session, target)
+    except _NO_DELTA:
+        return False
+
+
+def _is_table(session: SparkSession, location: str) -> bool:
+    is_table = java_static(session.sparkContext, "io.delta.tables.DeltaTable", "isDeltaTable")
+    return bool(is_table(session._jsparkSession, location))  # noqa: SLF001
+
+
+def _snapshot(session: SparkSession, location: str) -> Any:
+    """Return the newest state of a table."""
+    look = java_static(session.sparkContext, _DELTA_LOG, "forTableWithSnapshot")
+    return look(session._jsparkSession, location)._2()  # noqa: SLF001
+
+
+def _without_scheme(location: str) -> str:
+    """Return the path of a local table. Others keep their URI, as Spark has to find them again."""
+    path = location.removeprefix("file:")
+    return "/" + path.lstrip("/") if path != location else location
+
+
+def _commits(stage: Path) -> list[Path]:
+    return sorted(file for file in (stage / _LOG).glob("*.json") if file.stem.isdecimal())
+
+
+def _actions(stage: Path) -> Iterator[dict[str, Any]]:
+    for commit in _commits(stage):
+        yield from map(json.loads, commit.read_text(encoding="utf-8").splitlines())
