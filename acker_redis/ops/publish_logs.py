@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from acker_redis.errors import AckerError, BadConfigError
+from acker_redis.errors import AckerError, BadConfigError, FilesNotMovedError
 from acker_redis.publishing.disk import make_folder, sync
 from acker_redis.publishing.files import LocalFiles, local_folder
 from acker_redis.publishing.log_folder import SKIPPED, LocalLogFolder
@@ -147,7 +147,7 @@ class LogUpkeep:
 
         def publish(number: int, staged: Staged) -> None:
             if staged.kind != _FILES:
-                raise AckerError(
+                raise FilesNotMovedError(
                     f"Rows of record {number} wait for the sink {staged.name!r}, a table that only Spark can write "
                     f"({staged.kind}): {staged.target}. They come first. Start the run again, which puts them there."
                 )

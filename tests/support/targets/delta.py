@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
 from acker_redis import AckerError, BadConfigError, LogLostError, PipelineError
@@ -196,7 +196,7 @@ def once(run: Case) -> Once:
 
 
 def read(run: Case, path: str) -> list[Row]:
-    return run.spark.read.format("delta").load(path).select("id", "child").collect()
+    return list(run.spark.read.format("delta").load(path).select("id", "child").collect())
 
 
 def check_refused_over_connect(run: Case, write: Write) -> None:
@@ -232,7 +232,7 @@ def accepted_once(make: MakeCase) -> None:
 
 
 def versions(run: Case, path: str) -> list[Row]:
-    return run.spark.sql(f"DESCRIBE HISTORY delta.`{path}`").select("version", "operation").collect()
+    return list(run.spark.sql(f"DESCRIBE HISTORY delta.`{path}`").select("version", "operation").collect())
 
 
 def rules_kept_once(make: MakeCase) -> None:
@@ -267,7 +267,11 @@ def rules_kept_once(make: MakeCase) -> None:
 def into_two(run: Case, tracker: Tracker, messages: DataFrame) -> None:
     rows = tracker.explode(messages, TWO)
     for name in ("a", "b"):
-        tracker.write(rows, lambda w, name=name: w.format("delta").mode("append").save(f"{run.out}/{name}"), name=name)
+        tracker.write(rows, partial(append_to, path=f"{run.out}/{name}"), name=name)
+
+
+def append_to(writer: DataFrameWriter, path: str) -> None:
+    writer.format("delta").mode("append").save(path)
 
 
 def ending(self: DeltaTables, number: int, staged: Staged, *, publish: Any = None) -> None:
@@ -324,10 +328,11 @@ def staging_refused(make: MakeCase) -> None:
     run = make(n=N)
     log = once(run)
     if is_connect(run.spark):
-        check_refused_over_connect(run, lambda tracker, rows: save(tracker, rows, run.out))
+        check_refused_over_connect(run, partial(save, path=run.out))
         return
     for name, text in {"txnVersion": "numbers", "replaceWhere": "replaces", "fs.s3a.secret.key": "credential"}.items():
-        refused = run.refused(partial(save, path=run.out, **{name: "1"}), PipelineError)
+        options: dict[str, Any] = {name: "1"}
+        refused = run.refused(partial(save, path=run.out, **options), PipelineError)
         assert f"the option {name!r}" in refused, refused
         assert text in refused, refused
     run.spark.range(1).write.parquet(run.out)
