@@ -45,7 +45,7 @@ _CONCURRENT = "io.delta.exceptions."
 """Package of the errors of commits that others have overtaken."""
 
 
-def check_options(sink: str, options: Mapping[str, str]) -> None:
+def check_delta_options(sink: str, options: Mapping[str, str]) -> None:
     """Check that a write with these options can be done later, from what a record says.
 
     Raises:

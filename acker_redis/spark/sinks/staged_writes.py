@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from acker_redis.errors import PipelineError
 from acker_redis.model.arrays import Int64Array
-from acker_redis.spark.sinks.delta_tables import check_options
+from acker_redis.spark.sinks.delta_tables import check_delta_options
 
 DELTA = "delta"
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")
@@ -120,7 +120,7 @@ def check_staged(
             'Pass it as an argument, such as writer.mode("append").parquet(path).'
         )
     if name == DELTA:
-        check_options(sink, options)
+        check_delta_options(sink, options)
         return StagedTarget(str(path), name, options)
     hadoop = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 as the writer's, without its options
     version = small.get(_COMMITTER) or str(hadoop.get(_COMMITTER, "1"))
