@@ -11,13 +11,14 @@ from unittest.mock import patch
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
-from acker_redis import AckerError, BadConfigError, LogLostError, PipelineError
+from acker_redis import AckerError, BadConfigError, LogLostError, PipelineError, RetryPolicy
 from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Staged
-from acker_redis.spark import Once, Tracker
+from acker_redis.spark import Once, TrackedBatches, Tracker
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.delta_tables import DeltaTables
+from tests.spark.streaming.test_streams import give, start
 from tests.support.jars import SPARK
 from tests.support.spark.cases import Case, MakeCase, Row
 from tests.support.targets import (
@@ -323,6 +324,35 @@ def published_by_several(make: MakeCase) -> None:
     check_two(run)
 
 
+def streamed_once(make: MakeCase) -> None:
+    """Two files are two micro-batches. The query starts over without a checkpoint, and changes nothing."""
+    run = make(n=N)
+    if is_connect(run.spark):
+        return
+    give(run.folder, range(N // 2), range(N // 2, N))
+    seen: list[int | None] = []
+
+    def write(tracker: Tracker, messages: DataFrame) -> None:
+        seen.append(tracker.batch_id)
+        condition = f"id = 3 OR (id = 5 AND {tracker.emission} = 0)"
+        tracker.write(
+            tracker.explode(tracker.fail_where(messages, condition, "refused"), TWO), partial(append_to, path=run.out)
+        )
+
+    for start_number in range(2):
+        handler = TrackedBatches(
+            write, acker=run.acker, ids="id", parking_location=str(run.folder / f"parked-{start_number}"),
+            retry=RetryPolicy(max_attempts=3, first_delay_secs=0), once=Once(str(run.folder / "log"), "clicks", True),
+        )  # fmt: skip
+        with handler:
+            start(run.spark, run.folder, handler).awaitTermination()
+            assert handler.drain(180).parked == {}
+        shutil.rmtree(run.folder / "checkpoint")
+        found = sorted(tuple(row) for row in read(run, run.out))
+        assert found == sorted(row for id, rows in TRUTH.items() if id != 3 for row in rows), found
+    assert 1 in seen
+
+
 def staging_refused(make: MakeCase) -> None:
     """What would fail behind the record is refused before it."""
     run = make(n=N)
@@ -369,6 +399,6 @@ def documented_once(make: MakeCase) -> None:
 
 SCENARIOS: tuple[Scenario, ...] = (
     saved, partitioned, inserted, appended, partitions_overwritten, whole_replaced, source_replaced, merged, documented,
-    accepted_once, rules_kept_once, completed_once, published_by_several, staging_refused,
+    accepted_once, rules_kept_once, completed_once, published_by_several, streamed_once, staging_refused,
     documented_once,
 )  # fmt: skip
