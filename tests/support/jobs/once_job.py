@@ -1,9 +1,9 @@
 """A run that writes once, in a process of its own, which kills itself and its JVM at a point that it is given.
 
-    python -m tests.support.jobs.once_job redis://127.0.0.1:6379/0 FOLDER POINT TIMES
+    python -m tests.support.jobs.once_job redis://127.0.0.1:6379/0 FOLDER POINT TIMES [FORMAT]
 
-The point is the one that is passed for that time. The sinks are `a` and `b`. Rows have the attempt that made them. Sevens fail
-for ever, in both sinks, and other messages fail by chance, in the second one.
+The point is the one that is passed for that time. The sinks are `a` and `b`, in Parquet unless the format is `delta`. Rows have
+the attempt that made them. Sevens fail for ever, in both sinks, and other messages fail by chance, in the second one.
 """
 
 import os
@@ -27,6 +27,7 @@ from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.spark import Once, Tracker, run_tracked
 from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.sinks import staging
+from acker_redis.spark.sinks.delta_tables import DeltaTables
 from acker_redis.store import decided_letters
 from tests.support.spark.cluster import session
 
@@ -53,6 +54,12 @@ POINTS: dict[str, tuple[Any, str, bool]] = {
     "finished": (PublishLog, "finish", False),
 }
 """Point -> class or module and its function, and whether it is before a call of it, or behind one."""
+
+POINTS_OF_DELTA: dict[str, tuple[Any, str, bool]] = {
+    "before an append": (DeltaTables, "_append", True),
+    "appended": (DeltaTables, "_append", False),
+}
+"""The same, of runs into Delta tables alone."""
 
 
 def dying(method: Callable[..., Any], times: int, *, before: bool) -> Callable[..., Any]:
@@ -86,30 +93,30 @@ def rows_of(sink: str, attempt: str, message: Any) -> Iterator[dict[str, Any]]:
         yield {"id": number, "attempt": attempt}
 
 
-def pipeline(folder: Path, tracker: Tracker, messages: DataFrame) -> None:
+def pipeline(folder: Path, kind: str, tracker: Tracker, messages: DataFrame) -> None:
     """Two sinks, each with rows of the messages that come through in it."""
     for sink in SINKS:
         attempt = f"{tracker.run_id}:{tracker.emission}"
         rows = tracker.flat_map(
             messages, partial(rows_of, sink, attempt), "id bigint, attempt string", name=f"rows-{sink}"
         )
-        tracker.write(rows, partial(append, str(folder / sink)), name=sink)
+        tracker.write(rows, partial(append, kind, str(folder / sink)), name=sink)
 
 
-def append(path: str, writer: DataFrameWriter) -> None:
+def append(kind: str, path: str, writer: DataFrameWriter) -> None:
     """Write into a sink's folder."""
-    writer.mode("append").parquet(path)
+    writer.format(kind).mode("append").save(path)
 
 
-def main(url: str, folder: Path, point: str, times: int) -> None:
+def main(url: str, folder: Path, point: str, times: int, kind: str = "parquet") -> None:
     """Run until everything is done, or until the point."""
-    spark = session(folder, {"spark.sql.shuffle.partitions": "2"})
+    spark = session(folder, {"spark.sql.shuffle.partitions": "2", **(settings_of_delta() if kind == "delta" else {})})
     with ExitStack() as patched, Acker.connect(url, CONFIG) as acker:
         patched.enter_context(patch.object(publish_log, "SNAPSHOT_EVERY", 3))  # so that the log is compacted
-        if point in POINTS:
-            owner, name, before = POINTS[point]
+        if point in (points := POINTS | POINTS_OF_DELTA):
+            owner, name, before = points[point]
             patched.enter_context(patch.object(owner, name, dying(getattr(owner, name), times, before=before)))
-        work = partial(pipeline, folder)
+        work = partial(pipeline, folder, kind)
         run_tracked(
             spark.range(0, MESSAGES, 1, 2), work, acker=acker, ids="id", max_spout_pending=20,
             retry=RetryPolicy(max_attempts=4, first_delay_secs=0), once=Once(str(folder / "log"), DATA),
@@ -118,5 +125,15 @@ def main(url: str, folder: Path, point: str, times: int) -> None:
     print(0)  # noqa: T201
 
 
+def settings_of_delta() -> dict[str, str]:
+    """Spark's settings for Delta, with its jars."""
+    from tests.support import jars
+    from tests.support.targets import delta
+
+    found = jars.jars_of("delta")
+    assert found is not None
+    return jars.settings(found) | delta.SETTINGS
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), *sys.argv[5:])

@@ -1,6 +1,7 @@
 """Delta: every way to write it, whole outputs, and MERGE."""
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial, partialmethod
@@ -11,7 +12,7 @@ from unittest.mock import patch
 from pyspark.sql import DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
-from acker_redis import AckerError, BadConfigError, LogLostError, PipelineError, RetryPolicy
+from acker_redis import Acker, AckerError, BadConfigError, LogLostError, PipelineError, RetryPolicy
 from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Staged
@@ -20,7 +21,9 @@ from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.delta_tables import DeltaTables
 from tests.spark.streaming.test_streams import give, start
 from tests.support.jars import SPARK
+from tests.support.jobs import once_job
 from tests.support.spark.cases import Case, MakeCase, Row
+from tests.support.spark.cluster import JOB_SECS, run_python, start_python
 from tests.support.targets import (
     TRUTH,
     TWO,
@@ -353,6 +356,28 @@ def streamed_once(make: MakeCase) -> None:
     assert 1 in seen
 
 
+def killed_once(make: MakeCase) -> None:
+    """Driver and JVM are killed before, between and behind the commits of two tables, and started again."""
+    run = make(n=N)
+    if is_connect(run.spark):
+        return
+    folder = run.folder / "killed"
+    folder.mkdir()
+    for point, times in (("staged", 2), ("before an append", 2), ("appended", 1), ("appended", 3)):
+        process = start_python(folder, once_job.__name__, run.url, str(folder), point, str(times), "delta")
+        process.communicate(timeout=JOB_SECS)
+        assert process.returncode == -9, (folder / f"{once_job.__name__}.log").read_text()[-3000:]
+    run_python(folder, once_job.__name__, run.url, str(folder), "never", "1", "delta")
+    with Acker.connect(run.url, once_job.CONFIG) as acker:
+        dead = {letter.message_id for letter in acker.dead_letters.read()}
+    assert {number for number in range(once_job.MESSAGES) if number % 10 == 7} <= dead
+    for sink, count in once_job.SINKS.items():
+        rows = [tuple(row) for row in run.spark.read.format("delta").load(str(folder / sink)).collect()]
+        found = Counter(message for message, _ in rows)
+        assert found == {number: count(number) for number in range(once_job.MESSAGES) if number not in dead}, found
+        assert len(set(rows)) == len(found), "rows of one attempt"
+
+
 def staging_refused(make: MakeCase) -> None:
     """What would fail behind the record is refused before it."""
     run = make(n=N)
@@ -399,6 +424,6 @@ def documented_once(make: MakeCase) -> None:
 
 SCENARIOS: tuple[Scenario, ...] = (
     saved, partitioned, inserted, appended, partitions_overwritten, whole_replaced, source_replaced, merged, documented,
-    accepted_once, rules_kept_once, completed_once, published_by_several, streamed_once, staging_refused,
+    accepted_once, rules_kept_once, completed_once, published_by_several, streamed_once, killed_once, staging_refused,
     documented_once,
 )  # fmt: skip
