@@ -2,8 +2,8 @@
 
     python -m tests.support.jobs.once_job redis://127.0.0.1:6379/0 FOLDER POINT TIMES [FORMAT]
 
-The point is the one that is passed for that time. The sinks are `a` and `b`, in Parquet unless the format is `delta`. Rows have
-the attempt that made them. Sevens fail for ever, in both sinks, and other messages fail by chance, in the second one.
+The point is the one that is passed for that time. The sinks are `a` and `b`, in Parquet unless the format is `delta`. Rows
+have the attempt that made them. Sevens fail for ever, in both sinks, and other messages fail by chance, in the second one.
 """
 
 import os
