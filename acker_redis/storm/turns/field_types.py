@@ -1,10 +1,10 @@
-"""Which values fit the declared type of a field.
+"""Which values fit the declared type of a field, and how they get into a column.
 
 pyarrow converts some values without a word: a struct loses keys that it doesn't declare, a date the time of day, and a naive
 datetime becomes one of UTC. A value that would change so doesn't fit.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date, datetime
 from typing import Any
 
@@ -49,6 +49,42 @@ def fit(kind: Any) -> Callable[[Any], bool]:
     return _fit_nested(kind)
 
 
+def column_of(values: Iterable[Any], kind: Any) -> pa.Array:
+    """Return a column of values that fit.
+
+    >>> column_of([{"a": 1}, (2,)], pa.struct([("a", pa.int64())])).to_pylist()
+    [{'a': 1}, {'a': 2}]
+    """
+    convert = _with_dicts(kind)
+    return pa.array(
+        list(values) if convert is None else [None if one is None else convert(one) for one in values], kind
+    )
+
+
+def _with_dicts(kind: Any) -> Callable[[Any], Any] | None:
+    """Return a function that makes dicts of the structs in a value. pyarrow mixes no dicts and tuples. None: it has no struct."""
+    if types.is_struct(kind):
+        names, inner = [field.name for field in kind], [_with_dicts(field.type) for field in kind]
+        functions = dict(zip(names, inner, strict=True))
+
+        def convert(value: Any) -> dict[str, Any]:
+            pairs = value.items() if isinstance(value, Mapping) else zip(names, value, strict=True)
+            return {name: _converted(functions[name], one) for name, one in pairs}
+
+        return convert
+    if types.is_list(kind) or types.is_large_list(kind):
+        item = _with_dicts(kind.value_type)
+        return None if item is None else lambda value: [_converted(item, one) for one in value]
+    if types.is_map(kind):
+        item = _with_dicts(kind.item_type)
+        return None if item is None else lambda value: {key: _converted(item, one) for key, one in value.items()}
+    return None
+
+
+def _converted(convert: Callable[[Any], Any] | None, value: Any) -> Any:
+    return value if convert is None or value is None else convert(value)
+
+
 def advice(kind: Any) -> str:
     """Say what to emit for a type, as a sentence without its full stop."""
     if types.is_timestamp(kind):
@@ -56,7 +92,7 @@ def advice(kind: Any) -> str:
     if types.is_date(kind):
         return "Emit a date, and no datetime"
     if types.is_struct(kind):
-        return f"Emit a dict with these keys: {', '.join(field.name for field in kind)}"
+        return f"Emit a dict with these keys, or a tuple in this order: {', '.join(field.name for field in kind)}"
     return "Emit a value of this type"
 
 
@@ -74,9 +110,11 @@ def _fit_nested(kind: Any) -> Callable[[Any], bool]:
     if types.is_struct(kind):
         fields = {field.name: _fit_or_none(field.type) for field in kind}
         return lambda value: (
-            isinstance(value, Mapping)
-            and value.keys() <= fields.keys()
-            and all(fields[name](one) for name, one in value.items())
+            value.keys() <= fields.keys() and all(fields[name](one) for name, one in value.items())
+            if isinstance(value, Mapping)
+            else isinstance(value, tuple)  # such as a row of Spark, or a header of Kafka
+            and len(value) == len(fields)
+            and all(fits(one) for fits, one in zip(fields.values(), value, strict=True))
         )
     return lambda value: not isinstance(value, (bool, str)) and _converts(value, kind)
 

@@ -26,6 +26,7 @@ from acker_redis.storm.definition.streams import SYSTEM, TICK, TICK_STREAM
 from acker_redis.storm.state.execution import Executed, Execution
 from acker_redis.storm.state.held import Moment
 from acker_redis.storm.turns.collectors import Emits
+from acker_redis.storm.turns.field_types import column_of
 from acker_redis.storm.turns.plan import Plan
 from acker_redis.storm.turns.rows import (
     BIN,
@@ -409,7 +410,7 @@ class DecodeStep:
 
     def _decoded(self, packed: Sequence[bytes], share: int) -> pa.RecordBatch:
         values = zip(*load_all(packed), strict=True)
-        columns = [pa.array(column, one.type) for column, one in zip(values, list(self.schema)[:-2], strict=True)]
+        columns = [column_of(column, one.type) for column, one in zip(values, list(self.schema)[:-2], strict=True)]
         shares = split(np.array([share]), np.array([len(packed)]), _SALT)
         tracking = [pa.array(shares), pa.nulls(len(packed), self.schema.types[-1])]
         return pa.RecordBatch.from_arrays([*columns, *tracking], schema=self.schema)
