@@ -72,7 +72,7 @@ test-spark: ## run the tests that start Spark on SPARK=4.0; ARGS="-m versions" s
 test-connect: ## run the tests of the Spark session over Spark Connect, on SPARK=4.0; ARGS="-k name" selects
 	ACKER_CLIENT_PYTHON=$$($(PYTHON) .ci/environments.py $(SPARK) connect) && export ACKER_CLIENT_PYTHON && $(ON_SPARK) -m pytest -n 3 --dist loadfile --no-loadscope-reorder --connect -m "not chaos" $(SPARK_TESTS) $(ARGS)
 
-matrix: ## run the tests on each version of Spark, over Spark Connect, and with real sinks; ONLY=4.0-connect selects
+matrix: $(STAMP) ## run the tests on each version of Spark, over Spark Connect, and with real sinks; ONLY=4.0-connect selects
 	@$(UNTIL_CTRL_C) $(PYTHON) .ci/matrix.py $(ONLY) $(ENDED)
 
 docs: $(STAMP) ## build the docs site in build/site, offline; warnings and dead links are errors

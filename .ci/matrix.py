@@ -23,9 +23,11 @@ PAGE = ROOT / "docs" / "reference" / "spark-versions.md"
 BEGIN, END = "<!-- matrix:begin -->", "<!-- matrix:end -->"
 KINDS = {
     "classic": "classic session", "connect": "Spark Connect", "delta": "Delta", "iceberg": "Iceberg", "kafka": "Kafka",
-    "postgresql": "PostgreSQL",
+    "postgresql": "PostgreSQL", "rest": "classic session, what `make test` leaves out",
 }  # fmt: skip
 CELL_SECS = 3600.0
+REST = "rest"
+"""Cell with the tests that `make test` leaves out. It runs where that does, in .venv, because it needs more than Spark."""
 
 SPARK_TESTS = ("tests/spark", "tests/storm/turns", "tests/model_based/test_random_pipelines.py")
 TARGETS = "tests/spark/sinks/test_targets.py"
@@ -49,12 +51,8 @@ def cells() -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Yield name, version of Spark, and pytest's arguments of each cell."""
     newest = list(environments.versions())[-1]
     for spark in environments.versions():
-        if spark == newest:  # what the other versions run, and what `make test` leaves out
-            marks = "(versions or matrix) and not chaos and not connect"
-            yield spark, spark, ("-m", marks, f"--deselect={TARGETS}", "tests")
-        else:
-            pages = ("tests/docs/test_docs.py", "tests/docs/test_readme.py")
-            yield spark, spark, ("-m", "versions", f"--deselect={TARGETS}", *SPARK_TESTS, *pages)
+        pages = ("tests/docs/test_docs.py", "tests/docs/test_readme.py")
+        yield spark, spark, ("-m", "versions", f"--deselect={TARGETS}", *SPARK_TESTS, *pages)
         yield (
             f"{spark}-connect",
             spark,
@@ -63,11 +61,27 @@ def cells() -> Iterator[tuple[str, str, tuple[str, ...]]]:
         for sink, own in SINKS.items():
             if not own or spark in own:
                 yield f"{spark}-{sink}", spark, ("-m", "", "-k", sink, TARGETS)
+        if spark == newest:
+            yield (
+                f"{spark}-{REST}",
+                spark,
+                ("-m", "matrix and not chaos and not connect", f"--deselect={TARGETS}", "tests"),
+            )
+
+
+def pins_of(name: str) -> dict[str, str]:
+    """Return the pins of a cell: package -> version."""
+    pins = environments.versions()[name.partition("-")[0]]
+    if not name.endswith(REST):
+        return pins
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return pins | dict(line.split("==") for line in lines if line.partition("==")[0] in pins)
 
 
 def run(name: str, spark: str, arguments: tuple[str, ...], folder: Path) -> dict[str, Any]:
     """Run a cell. Return its result."""
-    python = str(environments.python_of(spark))
+    of_rest = name.endswith(REST)
+    python = str(ROOT / ".venv" / "bin" / "python" if of_rest else environments.python_of(spark))
     environment = {**os.environ, "ACKER_COMPILED": "1", "CI": "true", "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
     if "--connect" in arguments:
         environment["ACKER_CLIENT_PYTHON"] = str(environments.python_of(spark, "connect"))
@@ -124,9 +138,9 @@ def keep(name: str, result: dict[str, Any]) -> None:
 def table() -> str:
     """Return the table of results for the docs, with its marks."""
     lines = [BEGIN, "", "| PySpark | pandas | Java | session or sink | tests that passed |", "|---|---|---|---|---|"]
-    for name, spark, _ in cells():
+    for name, *_ in cells():
         kind = name.partition("-")[2] or "classic"
-        one = {**environments.versions()[spark], "java": "", **results().get(name, {})}
+        one = {**pins_of(name), "java": "", **results().get(name, {})}
         passed = "not run yet"
         if "passed" in one:
             passed = f"{one['passed']} of {one['passed'] + one['failed']}" if one["failed"] else f"{one['passed']}"

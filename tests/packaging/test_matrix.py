@@ -126,7 +126,9 @@ def test_cells_are_versions_sessions_and_sinks_with_jars() -> None:
     assert {name for name in names if name.startswith("4.0")} == {
         "4.0", "4.0-connect", "4.0-delta", "4.0-iceberg", "4.0-kafka", "4.0-postgresql",
     }  # fmt: skip
-    assert {name for name in names if name.startswith("4.3")} == {"4.3", "4.3-connect", "4.3-kafka", "4.3-postgresql"}
+    assert {name for name in names if name.startswith("4.3")} == {
+        "4.3", "4.3-connect", "4.3-kafka", "4.3-postgresql", "4.3-rest",
+    }  # fmt: skip
 
 
 def test_unknown_cell_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,7 +192,7 @@ def test_counts_of_a_cell_are_pytest_s(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", matrix.results())
 def test_cell_of_the_results_ran_with_the_pins_and_is_green(name: str) -> None:
-    result, pins = matrix.results()[name], environments.versions()[name.partition("-")[0]]
+    result, pins = matrix.results()[name], matrix.pins_of(name)
     assert {package: result[package] for package in ("pyspark", "pandas")} == {
         package: pins[package] for package in ("pyspark", "pandas")
     }, f"run make matrix ONLY={name}"
