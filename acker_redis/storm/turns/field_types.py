@@ -62,7 +62,7 @@ def column_of(values: Iterable[Any], kind: Any) -> pa.Array:
 
 
 def _with_dicts(kind: Any) -> Callable[[Any], Any] | None:
-    """Return a function that makes dicts of the structs in a value, because pyarrow mixes none with tuples. None: it has none."""
+    """Return a function that makes dicts of a value's structs, because pyarrow mixes none with tuples. None: it has none."""
     if types.is_struct(kind):
         names, inner = [field.name for field in kind], [_with_dicts(field.type) for field in kind]
         functions = dict(zip(names, inner, strict=True))
