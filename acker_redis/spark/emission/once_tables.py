@@ -19,7 +19,7 @@ from acker_redis.publishing.records import Staged
 from acker_redis.spark.emission.outages import patiently
 from acker_redis.spark.emission.run_log import RunLog
 from acker_redis.spark.proof.blame import line_of
-from acker_redis.spark.sinks.delta_tables import DeltaTables, is_delta_table, location_of, log_of_stage
+from acker_redis.spark.sinks.delta_tables import DeltaTables, all_of_stage, is_delta_table, location_of
 from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.sinks.staged_writes import DELTA, StagedTarget, Staging
 from acker_redis.spout.in_flight import Emission
@@ -46,6 +46,7 @@ class OnceTables:
     delta: DeltaTables = field(init=False)
     _numbers: Iterator[int] = field(default_factory=count, init=False)
     _targets: dict[tuple[str, str], str] = field(default_factory=dict, init=False)
+    _sinks_of_delta: dict[str, str] = field(default_factory=dict, init=False)
 
     def begin(self) -> None:
         """Complete what earlier runs have accepted, and remove what they have left in stages.
@@ -85,6 +86,7 @@ class OnceTables:
     def drop_stages(self, emission: Emission) -> None:
         """Remove the stages of an emission that has ended. A stage stays that a record may have."""
         if not self.run.publish_log.may_need(folder := self._folder_of(emission)):
+            self.delta.forget(folder)
             shutil.rmtree(folder, ignore_errors=True)
 
     @property
@@ -105,7 +107,7 @@ class OnceTables:
         staged = sink.stage(self._new_folder(emission), left_out) if len(left_out) else sink.all_rows
         folder = staged.folder
         if sink.target.format == DELTA:
-            sync_tree(folder, (*staged.files, *log_of_stage(folder)))
+            sync_tree(folder, all_of_stage(folder))
             sync(folder.parent)
             return Staged(sink.name, DELTA, place, str(folder), staged.files, staged.rows, sink.target.options)
         target = Path(place)
@@ -145,7 +147,8 @@ class OnceTables:
 
     def _target_of(self, sink: str, target: StagedTarget) -> str:
         """Return the whole path or URI of a sink's table, which was checked once."""
-        given, is_of_delta = (target.folder, target.format), target.format == DELTA
+        is_of_delta = target.format == DELTA
+        given = (target.folder, sink if is_of_delta else "")
         if given not in self._targets:
             if is_of_delta:
                 place = location_of(self.session, sink, target.folder)
@@ -156,6 +159,16 @@ class OnceTables:
                 raise BadConfigError(
                     f"{sink!r}: the table {place} and the publish log {self.root} are in each other. Readers of the "
                     "table would read what is staged. Choose another folder for the log."
+                )
+            if not is_of_delta and Path(place, "_delta_log").exists():
+                raise BadConfigError(
+                    f"{sink!r}: {place} is a Delta table, whose readers don't see other files. Write with "
+                    "format('delta'), or to another folder."
+                )
+            if is_of_delta and (other := self._sinks_of_delta.setdefault(place, sink)) != sink:
+                raise BadConfigError(
+                    f"{sink!r}: the sink {other!r} writes to the Delta table {place}, too. Each would be checked "
+                    "against a table without the rows of the other. Unite the rows before one sink, or write to two tables."
                 )
             self.check_log(place, self.run.publish_log.state.newest_accepted, is_delta=is_of_delta)
             if not is_of_delta:

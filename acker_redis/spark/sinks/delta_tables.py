@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from acker_redis.errors import BadConfigError, PipelineError
+from acker_redis.errors import BadConfigError, FilesNotMovedError, PipelineError
 from acker_redis.publishing.records import Staged
 from acker_redis.spark.proof.plans import each
 from acker_redis.spark.runtime.jvm import java_class, java_errors, java_static
@@ -25,6 +26,16 @@ _DELTA_LOG = "org.apache.spark.sql.delta.DeltaLog"
 _RETENTION = "delta.setTransactionRetentionDuration"
 _OF_ELSEWHERE = ("delta.universalFormat.", "delta.coordinatedCommits.", "delta.autoOptimize")
 """Properties for what happens to a table beside its own log."""
+
+_OF_ONE_TABLE = (
+    *_OF_ELSEWHERE,
+    "delta.columnMapping.maxColumnId",
+    "delta.columnMapping.physicalName",
+    "delta.rowTracking.",
+)
+"""Properties that Delta sets for each table anew."""
+
+_AUTO_MERGE = "spark.databricks.delta.schema.autoMerge.enabled"
 
 _IDENTITY = "delta.identity."
 _OF_STORES = ("fs.", "dfs.")
@@ -36,9 +47,9 @@ _REFUSED = {
     "replacewhere": "replaces rows, which once= never does",
     "partitionoverwritemode": "replaces rows, which once= never does",
     "overwriteschema": "replaces rows, which once= never does",
+    _RETENTION.lower(): "makes the table forget transactions, so rows might be written twice",
 }
-_NO_DELTA: tuple[type[Exception], ...] = (TypeError, *java_errors())
-"""Errors of a call of a class that isn't there."""
+_NO_DELTA: tuple[type[Exception], ...] = (BadConfigError, *java_errors())
 
 _TRIES = 3
 _CONCURRENT = "io.delta.exceptions."
@@ -59,6 +70,13 @@ def check_delta_options(sink: str, options: Mapping[str, str]) -> None:
             raise PipelineError(f"{sink!r}: the option {name!r} {why}. So its rows can't be staged. Remove it.")
 
 
+def options_of(session: SparkSession, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options of a write with those that the session has for it, which may be another one at the next start."""
+    merges = str(session.conf.get(_AUTO_MERGE, "false")).lower() == "true"
+    is_given = any(name.lower() == "mergeschema" for name in options)
+    return {**options, **({"mergeSchema": "true"} if merges and not is_given else {})}
+
+
 def location_of(session: SparkSession, sink: str, path: str) -> str:
     """Check that rows can be staged for a Delta table, and return its whole path, or its URI if it isn't on a local disk.
 
@@ -71,17 +89,15 @@ def location_of(session: SparkSession, sink: str, path: str) -> str:
     if not _is_table(session, location):
         if system.exists(place) and len(system.listStatus(place)):
             raise BadConfigError(
-                f"{sink!r}: {path} has files, and is no Delta table. So Delta would refuse the rows after they were accepted. "
-                "Write to another folder, or convert it into a Delta table first."
+                f"{sink!r}: {path} has files, and is no Delta table. They are of something else, or of a first write that "
+                "ended early. Write to another folder, remove the files, or convert them into a Delta table."
             )
         return _without_scheme(location)
     metadata = _snapshot(session, location).metadata()
     if metadata.configuration().contains(_RETENTION):
-        raise BadConfigError(
-            f"{sink!r}: the table {path} has the property {_RETENTION}. It forgets transactions, so rows might be written "
-            "twice. Unset it."
-        )
-    if f'"{_IDENTITY}' in str(metadata.schemaString()):
+        raise _forgetful(f"{sink!r}: the table {path}")
+    columns = json.loads(str(metadata.schemaString()))["fields"]
+    if any(name.startswith(_IDENTITY) for column in columns for name in column["metadata"]):
         raise BadConfigError(
             f"{sink!r}: the table {path} has an identity column. Delta numbers rows only where they are written, and once= "
             "stages them before. Write to a table without one."
@@ -121,10 +137,27 @@ def begin_stage(session: SparkSession, target: str, stage: Path) -> None:
     (log / f"{0:020}.json").write_text(text, encoding="utf-8")
 
 
+def _forgetful(what: str) -> BadConfigError:
+    return BadConfigError(
+        f"{what} has the property {_RETENTION}. It forgets transactions, so rows might be written twice. Unset it."
+    )
+
+
+def rows_of_parquet(file: Path) -> int:
+    """Return the number of rows in a file, by its footer."""
+    return int(pq.read_metadata(file).num_rows)
+
+
 def files_of_stage(stage: Path) -> list[Path]:
-    """Return the files that the log of a stage has. A task that ran twice may have left others."""
+    """Return the files that the log of a stage has. A task that ran twice may have left others.
+
+    Raises:
+        BadConfigError: the session gives new tables properties with which rows can't be written once.
+    """
     found: dict[str, None] = {}
     for action in _actions(stage):
+        if _RETENTION in action.get("metaData", {}).get("configuration", {}):
+            raise _forgetful("A new table of this session")
         if "add" in action:
             found[unquote(action["add"]["path"])] = None
         elif "remove" in action:
@@ -132,9 +165,9 @@ def files_of_stage(stage: Path) -> list[Path]:
     return [stage / path for path in sorted(found)]
 
 
-def log_of_stage(stage: Path) -> list[str]:
-    """Return the paths of the files of a stage's own log, below the stage."""
-    return [str(file.relative_to(stage)) for file in _commits(stage)]
+def all_of_stage(stage: Path) -> list[str]:
+    """Return the paths of all files below a stage, also of its log and of checksums."""
+    return [str(file.relative_to(stage)) for file in stage.rglob("*") if file.is_file()]
 
 
 class DeltaTables:
@@ -163,17 +196,29 @@ class DeltaTables:
             try:
                 self._append(number, name, staged)
                 break
+            except FilesNotMovedError:
+                raise
             except Exception as exc:
                 # Somebody has changed the table meanwhile, or another process was faster.
                 if not tries_left or _CONCURRENT not in str(exc):
                     raise
-        self._forget(staged.stage)
+
+    def forget(self, stages: Path) -> None:
+        """Let Delta drop what it has cached of the stages in a folder, which nobody reads any more."""
+        for log in stages.glob(f"*/{_LOG}"):
+            place = java_class(self._session.sparkContext, "org.apache.hadoop.fs.Path")(str(log.parent))
+            invalidate = java_static(self._session.sparkContext, _DELTA_LOG, "invalidateCache")
+            invalidate(self._session._jsparkSession, place)  # noqa: SLF001
 
     def _append(self, number: int, name: str, staged: Staged) -> None:
-        writer = self._session.read.format("delta").load(staged.stage).write.format("delta").mode("append")
+        _check_there(number, staged)
+        reader = self._session.read.format("delta").options(ignoreMissingFiles="false", ignoreCorruptFiles="false")
+        writer = reader.load(staged.stage).write.format("delta").mode("append")
         if not _is_table(self._session, staged.target):
-            metadata = _snapshot(self._session, staged.stage).metadata()
-            writer = writer.partitionBy(*map(str, each(metadata.partitionColumns())))
+            metadata = json.loads(str(_snapshot(self._session, staged.stage).metadata().json()))["metaData"]
+            properties = metadata.get("configuration", {}).items()
+            writer = writer.partitionBy(*metadata["partitionColumns"])
+            writer = writer.options(**{name: text for name, text in properties if not name.startswith(_OF_ONE_TABLE)})
         writer.options(**staged.options).options(txnAppId=name, txnVersion=str(number)).save(staged.target)
 
     def _numbers(self, target: str) -> dict[str, int]:
@@ -184,10 +229,21 @@ class DeltaTables:
         found = {str(one.appId()): int(one.version()) for one in transactions}
         return {name: number for name, number in found.items() if name.startswith(self._prefix)}
 
-    def _forget(self, stage: str) -> None:
-        """Let Delta drop what it has cached of a stage, which nobody reads any more."""
-        place = java_class(self._session.sparkContext, "org.apache.hadoop.fs.Path")(stage)
-        java_static(self._session.sparkContext, _DELTA_LOG, "invalidateCache")(self._session._jsparkSession, place)  # noqa: SLF001
+
+def _check_there(number: int, staged: Staged) -> None:
+    """Check that a stage has all of its rows, because the session may ignore files that are missing.
+
+    Raises:
+        FilesNotMovedError: some are missing.
+    """
+    files = [Path(staged.stage, file) for file in staged.files]
+    gone = [file for file in files if not file.exists()]
+    if gone or sum(map(rows_of_parquet, files)) != staged.rows:
+        raise FilesNotMovedError(
+            f"Record {number} of the publish log, sink {staged.name!r}: the stage {staged.stage} lacks rows of the "
+            f"{staged.rows:,} that were accepted{f', such as {gone[0].name}' if gone else ''}. Restore it, or give up the "
+            "record's rows by acker-redis once skip."
+        )
 
 
 def is_delta_table(session: SparkSession, target: str) -> bool:
@@ -199,14 +255,24 @@ def is_delta_table(session: SparkSession, target: str) -> bool:
 
 
 def _is_table(session: SparkSession, location: str) -> bool:
-    is_table = java_static(session.sparkContext, "io.delta.tables.DeltaTable", "isDeltaTable")
-    return bool(is_table(session._jsparkSession, location))  # noqa: SLF001
+    """Return True if a location is that of a table, and isn't only somewhere in one."""
+    return int(_snapshot(session, location).version()) >= 0
 
 
 def _snapshot(session: SparkSession, location: str) -> Any:
-    """Return the newest state of a table."""
+    """Return the newest state of a table.
+
+    Raises:
+        BadConfigError: the session doesn't know Delta.
+    """
     look = java_static(session.sparkContext, _DELTA_LOG, "forTableWithSnapshot")
-    return look(session._jsparkSession, location)._2()  # noqa: SLF001
+    try:
+        return look(session._jsparkSession, location)._2()  # noqa: SLF001
+    except TypeError as exc:  # no such class
+        raise BadConfigError(
+            f"This Spark session has no Delta, and {location} has to be read or written by it. Start the session with the "
+            "package and the settings of docs/guides/sinks.md."
+        ) from exc
 
 
 def _without_scheme(location: str) -> str:

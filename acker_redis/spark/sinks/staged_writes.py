@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from acker_redis.errors import PipelineError
 from acker_redis.model.arrays import Int64Array
-from acker_redis.spark.sinks.delta_tables import check_delta_options
+from acker_redis.spark.sinks.delta_tables import check_delta_options, options_of
 
 DELTA = "delta"
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")
@@ -121,7 +121,7 @@ def check_staged(
         )
     if name == DELTA:
         check_delta_options(sink, options)
-        return StagedTarget(str(path), name, options)
+        return StagedTarget(str(path), name, options_of(session, options))
     hadoop = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 as the writer's, without its options
     version = small.get(_COMMITTER) or str(hadoop.get(_COMMITTER, "1"))
     protocol = session.conf.get(_PROTOCOL, _PROTOCOLS[0])

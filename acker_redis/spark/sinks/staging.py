@@ -15,7 +15,6 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyarrow import orc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -27,7 +26,7 @@ from acker_redis.spark.proof import meters
 from acker_redis.spark.proof.plans import Written
 from acker_redis.spark.protocol.columns import ROOTS, TRACKING
 from acker_redis.spark.runtime import frames
-from acker_redis.spark.sinks.delta_tables import files_of_stage
+from acker_redis.spark.sinks.delta_tables import files_of_stage, rows_of_parquet
 from acker_redis.spark.sinks.sink import Sink
 from acker_redis.spark.sinks.staged_writes import DELTA, StagedRows, StagedTarget
 from acker_redis.spark.sql import quoted
@@ -142,15 +141,11 @@ def _without(rows: DataFrame, failed: Int64Array) -> DataFrame:
     return rows.join(left_out, F.expr(f"{is_of_one} AND {root} = {quoted(_FAILED_ROOT)}"), "left_anti")
 
 
-def _rows_of_parquet(file: Path) -> int:
-    return int(pq.read_metadata(file).num_rows)
-
-
 def _rows_of_orc(file: Path) -> int:
     return int(orc.ORCFile(file).nrows)
 
 
 _COUNTING: dict[str, Callable[[Path], int]] = {
-    "parquet": _rows_of_parquet, "orc": _rows_of_orc, DELTA: _rows_of_parquet,
+    "parquet": rows_of_parquet, "orc": _rows_of_orc, DELTA: rows_of_parquet,
 }  # fmt: skip
 """Formats whose files tell their number of rows, and how to read it."""

@@ -134,9 +134,10 @@ def _stored(session: SparkSession, leaf: Any) -> Stored | None:
             folders = frozenset(_followed(session, str(path.toString())) for path in each(location.rootPaths()))
             if catalog.isDefined():
                 folders |= _folders_of_partitions(session, catalog.get())
+            is_listed_once = name is None and not _is_versioned(location)  # Delta lists its newest files for each job
             is_deep = str(relation.options().toString()).lower().find("recursivefilelookup -> true") >= 0
             return Stored(
-                name, folders, has_versions=_is_versioned(location), is_deep=is_deep, is_listed_once=name is None
+                name, folders, has_versions=_is_versioned(location), is_deep=is_deep, is_listed_once=is_listed_once
             )
         if _DATABASE in of_classes:
             options = relation.jdbcOptions()

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from pyspark.sql import DataFrame, DataFrameWriter
+from pyspark.sql import Column, DataFrame, DataFrameWriter
 from pyspark.sql import functions as F
 
 from acker_redis import Acker, AckerError, BadConfigError, LogLostError, PipelineError, RetryPolicy
+from acker_redis.errors import FilesNotMovedError
 from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Staged
@@ -385,7 +386,11 @@ def staging_refused(make: MakeCase) -> None:
     if is_connect(run.spark):
         check_refused_over_connect(run, partial(save, path=run.out))
         return
-    for name, text in {"txnVersion": "numbers", "replaceWhere": "replaces", "fs.s3a.secret.key": "credential"}.items():
+    refused_options = {
+        "txnVersion": "numbers", "replaceWhere": "replaces", "fs.s3a.secret.key": "credential",
+        "delta.setTransactionRetentionDuration": "forget",
+    }  # fmt: skip
+    for name, text in refused_options.items():
         options: dict[str, Any] = {name: "1"}
         refused = run.refused(partial(save, path=run.out, **options), PipelineError)
         assert f"the option {name!r}" in refused, refused
@@ -409,7 +414,81 @@ def staging_refused(make: MakeCase) -> None:
         PipelineError,
     )
     assert "can't be staged" in text, text
+    other = created_at(run, "other2")
+
+    def two(tracker: Tracker, rows: DataFrame) -> None:
+        save(tracker, rows.withColumn("child", F.lit(0)), other)
+        save(tracker, rows.withColumn("child", F.lit("x")), other)
+
+    assert "writes to the Delta table" in run.refused(two, BadConfigError)
+    text = run.refused(
+        lambda tracker, rows: tracker.write(rows, lambda w: w.mode("append").parquet(other)), BadConfigError
+    )
+    assert "is a Delta table, whose readers" in text, text
     assert not list(Path(log.location).rglob("*.parquet"))
+
+
+def created_at(run: Case, name: str) -> str:
+    path = f"{run.folder}/{name}"
+    run.spark.createDataFrame([], "id bigint, child int").write.format("delta").save(path)
+    return path
+
+
+def session_noted_once(make: MakeCase) -> None:
+    """Settings that the session had when rows were staged hold when they are published, into a table below another one."""
+    run = make(n=N)
+    once(run)
+    path = created_at(run, "outer") + "/inner"
+    if is_connect(run.spark):
+        return
+
+    def write(tracker: Tracker, messages: DataFrame, columns: dict[str, Column]) -> None:
+        save(tracker, tracker.explode(messages, TWO).withColumns(columns), path)
+
+    settings = {
+        "spark.databricks.delta.schema.autoMerge.enabled": "true",
+        "spark.databricks.delta.properties.defaults.columnMapping.mode": "name",
+    }
+    for data, columns in (("monday", {"a b": F.lit(1)}), ("tuesday", {"a b": F.lit(1), "more": F.lit(2)})):
+        run.once = Once(str(run.folder / "log"), data)
+        for name, text in settings.items():
+            run.spark.conf.set(name, text)
+        with patch.object(DeltaTables, "publish", ending):
+            ended = run.run(partial(write, columns=columns))
+        assert isinstance(ended.error, AckerError), ended
+        for name in settings:
+            run.spark.conf.unset(name)
+        assert run.done(partial(write, columns=columns)).acked == set()
+    rows = run.spark.read.format("delta").load(path)
+    assert (rows.columns, rows.count()) == (["id", "child", "a b", "more"], 4 * N)
+
+
+def lost_stage_noticed(make: MakeCase) -> None:
+    """A staged file is gone, and the session ignores that."""
+    run = make(n=N)
+    log = once(run)
+    if is_connect(run.spark):
+        return
+    with patch.object(DeltaTables, "publish", ending):
+        run.refused(partial(into_two, run), AckerError)
+    next(Path(log.location, "monday", "stage").rglob("part-*.parquet")).unlink()
+    run.spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    ended = run.run(partial(into_two, run))
+    run.spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+    assert isinstance(ended.error, FilesNotMovedError), ended
+    assert (ended.acked, "that were accepted, such as part-" in str(ended.error)) == (set(), True), ended
+
+
+def read_again_refused(make: MakeCase) -> None:
+    """Delta lists the newest files of a path for each job, so messages may not be read from a sink's table."""
+    run = make(n=N)
+    path = created_at(run, "again")
+    run.spark.range(N).selectExpr("id", "0 AS child").write.format("delta").mode("append").save(path)
+    messages = run.spark.read.format("delta").load(path)
+    ended = run.run(lambda tracker, rows: save(tracker, rows, path), messages)
+    assert isinstance(ended.error, PipelineError), ended
+    assert "the messages are read from" in str(ended.error), ended
+    assert (ended.acked, run.spark.read.format("delta").load(path).count()) == (set(), N)
 
 
 def documented(make: MakeCase) -> None:
@@ -425,5 +504,5 @@ def documented_once(make: MakeCase) -> None:
 SCENARIOS: tuple[Scenario, ...] = (
     saved, partitioned, inserted, appended, partitions_overwritten, whole_replaced, source_replaced, merged, documented,
     accepted_once, rules_kept_once, completed_once, published_by_several, streamed_once, killed_once, staging_refused,
-    documented_once,
+    session_noted_once, lost_stage_noticed, read_again_refused, documented_once,
 )  # fmt: skip
