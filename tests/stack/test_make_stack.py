@@ -23,7 +23,7 @@ def test_stack_job_completes_and_dashboard_shows_both_apps(tmp_path: Path) -> No
     assert re.search(r"word counts equal an untracked count\W+yes", shown)
     dashboard = shown[shown.index("all are well") :]
     assert re.search(r"^word-count +ok +0 ", dashboard, re.MULTILINE)
-    assert re.search(r"^order-str\S+ +ok ", dashboard, re.MULTILINE)
+    assert re.search(r"^order-str\S+\n +ok ", dashboard, re.MULTILINE)  # the name is too long for its column
     worker = (folder / "spark-worker.log").read_text()
     assert len(set(re.findall(r"Asked to launch executor (app-[\d-]+)/0", worker))) == 2
     wait_until(lambda: all(map(is_gone, pids(shown))), "nothing is left")
