@@ -364,7 +364,7 @@ def killed_once(make: MakeCase) -> None:
         return
     folder = run.folder / "killed"
     folder.mkdir()
-    for point, times in (("staged", 2), ("before an append", 2), ("appended", 1), ("appended", 3)):
+    for point, times in (("before an append", 2), ("appended", 1), ("appended", 3)):
         process = start_python(folder, once_job.__name__, run.url, str(folder), point, str(times), "delta")
         process.communicate(timeout=JOB_SECS)
         assert process.returncode == -9, (folder / f"{once_job.__name__}.log").read_text()[-3000:]
