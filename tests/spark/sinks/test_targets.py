@@ -19,7 +19,7 @@ from tests.support.postgres import postgres
 from tests.support.servers import IN_CI, VALKEY
 from tests.support.spark.session import ROOT
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(1200)]  # the first test of a target runs all of its scenarios
 
 NAMES = ("delta", "iceberg", "postgresql", "kafka")
 SCENARIOS = [
@@ -51,7 +51,7 @@ def run(name: str, kind: str, folder: Path) -> Results | None:
         command = [sys.executable, "-m", "tests.support.jobs.target_job", name, kind, server.url, str(folder)]
         if kind == "connect":
             environment["SPARK_CONNECT_MODE_ENABLED"] = "1"  # columns that modules make are Connect's
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=560)
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1100)
     if done.returncode == NO_JARS:
         return None
     assert done.returncode == 0, done.stderr[-3000:]
