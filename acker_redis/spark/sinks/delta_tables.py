@@ -196,11 +196,9 @@ class DeltaTables:
             try:
                 self._append(number, name, staged)
                 break
-            except FilesNotMovedError:
-                raise
             except Exception as exc:
-                # Somebody has changed the table meanwhile, or another process was faster.
-                if not tries_left or _CONCURRENT not in str(exc):
+                # Somebody has changed the table meanwhile, or another process was faster and has removed the stage.
+                if not tries_left or not (isinstance(exc, FilesNotMovedError) or _CONCURRENT in str(exc)):
                     raise
 
     def forget(self, stages: Path) -> None:
