@@ -45,7 +45,7 @@ from acker_redis.spark.runs.options import (
     run_settings,
 )
 from acker_redis.spark.runs.run_result import OnProgress, RunResult, progress_of, result_of
-from acker_redis.spark.runtime.interrupts import quiet_interrupts
+from acker_redis.spark.runtime.interrupts import quiet_interrupts, told
 from acker_redis.spark.runtime.jobs import reading_ids
 from acker_redis.spark.runtime.sessions import steady_splits
 from acker_redis.spark.runtime.worker_errors import own_errors
@@ -197,7 +197,7 @@ def run_tracked(
             learns_ids=True, once=check_once("run_tracked", once),
         )  # fmt: skip
     except KeyboardInterrupt as exc:
-        raise exc.with_traceback(None) from None  # its stack shows where this library waited
+        raise told(exc, acker.config.app) from None
     except BadConfigError as exc:
         if is_of_held_lane(exc):
             raise exc.with_traceback(None) from None

@@ -1,11 +1,16 @@
-"""Ctrl-C during a run: its jobs end, those that start later included, and Spark's log stays quiet meanwhile."""
+"""Ctrl-C during a run: its jobs end, those that start later included, and Spark's log stays quiet meanwhile.
 
+One line of the log tells of it, and Python prints no stack.
+"""
+
+import logging
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
+from types import FrameType, TracebackType
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -14,8 +19,31 @@ from acker_redis.spark.runtime.jobs import CANCEL_EVERY_SECS, GONE, cancel
 from acker_redis.spark.runtime.jvm import java_static
 from acker_redis.spark.runtime.sessions import is_connect
 
+log = logging.getLogger("acker_redis.spark")
+
 _TASKS_END_SECS = 5.0
 _LOOK_SECS = 0.05
+
+
+_TOLD = "acker_redis_told"
+"""Attribute of interrupts that the log has told of."""
+
+
+def told(interrupt: KeyboardInterrupt, app: str) -> KeyboardInterrupt:
+    """Tell in the log that Ctrl-C has ended a run, and return the interrupt without its stack.
+
+    If it ends the program, too, Python prints nothing more. The exit status is that of any program that Ctrl-C ends.
+    """
+    log.warning("interrupted, unfinished messages were failed, run again to process them app=%r", app)
+    setattr(interrupt, _TOLD, True)
+    before = sys.excepthook
+
+    def print_others(kind: type[BaseException], exc: BaseException, stack: TracebackType | None) -> None:
+        if not hasattr(exc, _TOLD):
+            before(kind, exc, stack)
+
+    sys.excepthook = print_others
+    return interrupt.with_traceback(None)
 
 
 class Cancellation:

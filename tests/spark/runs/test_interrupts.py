@@ -54,7 +54,9 @@ def handled() -> Iterator[None]:
     """Python's own handler of Ctrl-C, which cancels nothing, and one of SIGTERM."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     of_term = signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+    hook, sys.excepthook = sys.excepthook, sys.__excepthook__
     yield
+    sys.excepthook = hook
     signal.signal(signal.SIGTERM, of_term)
     signal.signal(signal.SIGINT, before)
 
@@ -62,7 +64,13 @@ def handled() -> Iterator[None]:
 @pytest.mark.usefixtures("handled")
 @pytest.mark.parametrize(("number", "raised"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)])
 def test_an_interrupted_run_cancels_its_job(
-    spark: Any, acker: Acker, tmp_path: Path, number: int, raised: type[BaseException]
+    spark: Any,
+    acker: Acker,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    number: int,
+    raised: type[BaseException],
 ) -> None:
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
         rows = tracker.flat_map(messages, waits(tmp_path), "id bigint")
@@ -75,6 +83,13 @@ def test_an_interrupted_run_cancels_its_job(
     assert time.monotonic() - began < WAIT_SECS, "nobody waits for the job"
     if raised is KeyboardInterrupt:
         assert len(ended.traceback) == 2, "of the caller, and of what it called"
+        assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+            "interrupted, unfinished messages were failed, run again to process them app='interrupts'"
+        ]
+        shown = [ended.value, ValueError("another")]
+        for error in shown:
+            sys.excepthook(type(error), error, None)
+        assert capsys.readouterr().err == "ValueError: another\n", "the interrupt has its line"
     assert acker.stats().acked == 0 and acker.pending() == 0
 
 
