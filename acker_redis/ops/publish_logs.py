@@ -14,10 +14,7 @@ from acker_redis.publishing.files import LocalFiles, local_folder
 from acker_redis.publishing.log_folder import SKIPPED, LocalLogFolder
 from acker_redis.publishing.messages import MessageNames
 from acker_redis.publishing.publish_log import PublishLog, is_log
-from acker_redis.publishing.records import Accepted, Owner, Staged
-
-_FILES = "files"
-"""Kind of staged rows that are published by moving their files, which needs no Spark."""
+from acker_redis.publishing.records import FILES, Accepted, Owner, Staged
 
 
 @dataclass(frozen=True)
@@ -121,7 +118,7 @@ class LogUpkeep:
         for number, record in self.log.records():
             if isinstance(record.decision, Accepted):
                 for staged in record.decision.staged:
-                    if staged.kind != _FILES:
+                    if staged.kind != FILES:
                         continue
                     are_there = [files.place_of(number, staged, file).exists() for file in staged.files]
                     there, gone = found.get(staged.target, (0, 0))
@@ -146,7 +143,7 @@ class LogUpkeep:
         files = LocalFiles(self.log.state.name, assume_moved=assume_moved)
 
         def publish(number: int, staged: Staged) -> None:
-            if staged.kind != _FILES:
+            if staged.kind != FILES:
                 raise FilesNotMovedError(
                     f"Rows of record {number} wait for the sink {staged.name!r}, a table that only Spark can write "
                     f"({staged.kind}): {staged.target}. They come first. Start the run again, which puts them there."

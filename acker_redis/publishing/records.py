@@ -16,6 +16,9 @@ from acker_redis.store.dead_letter import DeadLetter
 FORMAT = 1
 """Version of records and snapshots."""
 
+FILES = "files"
+"""Kind of staged rows that are published by moving their files, which needs no Spark."""
+
 _MOST_READABLE = 1000
 """Ranges up to which a record has them as a list."""
 
@@ -29,7 +32,7 @@ class Staged:
 
     Attributes:
         name: name of the sink.
-        kind: how they are published, such as `files`.
+        kind: how they are published: by moving `FILES`, or as a table of a kind that only Spark can write.
         target: where they belong.
         stage: where they wait.
         files: paths of staged files within the stage, and in the target.

@@ -11,17 +11,18 @@ from pyspark.sql import SparkSession
 
 from acker_redis.errors import AckerError, BadConfigError, LogLostError
 from acker_redis.model.arrays import Int64Array
-from acker_redis.publishing.disk import make_folder, sync, sync_tree
-from acker_redis.publishing.files import LocalFiles, check_partitions, check_rename, files_below, local_folder
+from acker_redis.publishing.disk import make_folder
+from acker_redis.publishing.files import check_rename
 from acker_redis.publishing.log_folder import STAGE
 from acker_redis.publishing.log_state import LogState
-from acker_redis.publishing.records import Staged
+from acker_redis.publishing.records import FILES, Staged
 from acker_redis.spark.emission.outages import patiently
 from acker_redis.spark.emission.run_log import RunLog
 from acker_redis.spark.proof.blame import line_of
-from acker_redis.spark.sinks.delta_tables import DeltaTables, all_of_stage, is_delta_table, location_of
+from acker_redis.spark.sinks.delta_tables import DELTA, DeltaTables
+from acker_redis.spark.sinks.file_tables import FileTables
 from acker_redis.spark.sinks.outputs import Outputs
-from acker_redis.spark.sinks.staged_writes import DELTA, StagedTarget, Staging
+from acker_redis.spark.sinks.staged_tables import Stage, StagedTables, StagedTarget, StagingSink
 from acker_redis.spout.in_flight import Emission
 
 
@@ -34,19 +35,17 @@ class OnceTables:
         run: log of the run.
         folder: folder in which Spark looks for tables with a relative path.
         root: folder of the log, and of those of other data.
-        files: what moves staged files into tables, once a run has begun.
-        delta: what appends staged rows to Delta tables, once a run has begun.
     """
 
     session: SparkSession
     run: RunLog
     folder: Path
     root: Path
-    files: LocalFiles = field(init=False)
-    delta: DeltaTables = field(init=False)
+    _kinds: dict[str, StagedTables] = field(default_factory=dict, init=False)
+    _log: str = field(default="", init=False)
     _numbers: Iterator[int] = field(default_factory=count, init=False)
-    _targets: dict[tuple[str, str], str] = field(default_factory=dict, init=False)
-    _sinks_of_delta: dict[str, str] = field(default_factory=dict, init=False)
+    _places: dict[tuple[str, str], str] = field(default_factory=dict, init=False)
+    _first_sinks: dict[str, tuple[str, str]] = field(default_factory=dict, init=False)
 
     def begin(self) -> None:
         """Complete what earlier runs have accepted, and remove what they have left in stages.
@@ -68,25 +67,35 @@ class OnceTables:
             LogLostError: one has.
         """
         self._set_log(state)
-        for target in sorted(state.tables):
-            self.check_log(target, state.newest_accepted, is_delta=is_delta_table(self.session, target))
+        for place in sorted(state.tables):
+            for tables in self._kinds.values():
+                self._check_log(tables, place, state.newest_accepted)
 
     def _set_log(self, state: LogState) -> None:
-        self.files, self.delta = LocalFiles(state.name), DeltaTables(self.session, state.name)
+        if not self._kinds or self._log != state.name:
+            self._log = state.name
+            self._kinds = {
+                FILES: FileTables(state.name, self.folder, self._probe),
+                DELTA: DeltaTables(self.session, state.name),
+            }
+
+    def _probe(self, place: Path) -> None:
+        self.run.wait_for(partial(check_rename, self._stages, place))
 
     def outputs_of(self, emission: Emission) -> Outputs:
         """Return the sinks of an emission, which write into stages."""
         return Outputs("once", new_stage=partial(self.new_stage, emission))
 
-    def new_stage(self, emission: Emission, sink: str, target: StagedTarget) -> Path:
+    def new_stage(self, emission: Emission, sink: str, target: StagedTarget) -> Stage:
         """Check a table, and return a stage for it."""
-        self._target_of(sink, target)
-        return self._new_folder(emission)
+        place = self._place_of(sink, target)
+        return Stage(self._new_folder(emission), place, self._kinds[target.kind])
 
     def drop_stages(self, emission: Emission) -> None:
         """Remove the stages of an emission that has ended. A stage stays that a record may have."""
         if not self.run.publish_log.may_need(folder := self._folder_of(emission)):
-            self.delta.forget(folder)
+            for tables in self._kinds.values():
+                tables.forget(folder)
             shutil.rmtree(folder, ignore_errors=True)
 
     @property
@@ -101,27 +110,13 @@ class OnceTables:
         make_folder(parent := self._folder_of(emission))
         return parent / str(next(self._numbers))
 
-    def staged(self, emission: Emission, sink: Staging, left_out: Int64Array) -> Staged:
+    def staged(self, emission: Emission, sink: StagingSink, left_out: Int64Array) -> Staged:
         """Stage the rows of a sink, except those of messages with some roots, and put them on the disk."""
-        place = self._target_of(sink.name, sink.target)
-        staged = sink.stage(self._new_folder(emission), left_out) if len(left_out) else sink.all_rows
-        folder = staged.folder
-        if sink.target.format == DELTA:
-            sync_tree(folder, all_of_stage(folder))
-            sync(folder.parent)
-            return Staged(sink.name, DELTA, place, str(folder), staged.files, staged.rows, sink.target.options)
-        target = Path(place)
-        example = next(files_below(target), None)
-        if example is not None and staged.files:
-            check_partitions(sink.name, target, example.relative_to(target), Path(staged.files[0]))
-        # An empty file is only good for showing the columns of a table that has no other.
-        files = staged.files if staged.rows or example is None else ()
-        if files:  # on the disk before the record is, which may be all that a loss of power leaves
-            sync_tree(folder, files)
-            sync(folder.parent)
-        return Staged(sink.name, "files", place, str(folder), files, staged.rows)
+        stage = self.new_stage(emission, sink.name, sink.target)
+        staged = sink.stage(stage, left_out) if len(left_out) else sink.all_rows
+        return stage.tables.keep(sink.name, sink.target, stage.place, staged)
 
-    def check_sinks(self, sinks: Sequence[Staging]) -> None:
+    def check_sinks(self, sinks: Sequence[StagingSink]) -> None:
         """Check that the sinks are those of the messages that were accepted before.
 
         A stream has no end of its data, so it may have others from a start on. All that was accepted before is published.
@@ -131,7 +126,7 @@ class OnceTables:
         """
         state, now = (
             self.run.publish_log.state,
-            {sink.name: self._target_of(sink.name, sink.target) for sink in sinks},
+            {sink.name: self._place_of(sink.name, sink.target) for sink in sinks},
         )
         before = {} if self.run.spout.goes_on and state.newest_accepted < state.epoch else state.sinks
         if before and before != now:
@@ -145,47 +140,43 @@ class OnceTables:
                 f"and folders {until}."
             )
 
-    def _target_of(self, sink: str, target: StagedTarget) -> str:
+    def _place_of(self, sink: str, target: StagedTarget) -> str:
         """Return the whole path or URI of a sink's table, which was checked once."""
-        is_of_delta = target.format == DELTA
-        given = (target.folder, sink if is_of_delta else "")
-        if given not in self._targets:
-            if is_of_delta:
-                place = location_of(self.session, sink, target.folder)
-            else:
-                place = str(local_folder(target.folder, f"{sink!r}: the table", self.folder))
+        given = (sink, target.path)
+        if given not in self._places:
+            tables = self._kinds[target.kind]
+            place = tables.place_of(sink, target.path)
             real, log = Path(place).resolve(), self.root.resolve()
             if real.is_relative_to(log) or log.is_relative_to(real):
                 raise BadConfigError(
                     f"{sink!r}: the table {place} and the publish log {self.root} are in each other. Readers of the "
                     "table would read what is staged. Choose another folder for the log."
                 )
-            if not is_of_delta and Path(place, "_delta_log").exists():
+            kind, other = self._first_sinks.setdefault(str(real), (target.kind, sink))
+            if kind != target.kind:
                 raise BadConfigError(
-                    f"{sink!r}: {place} is a Delta table, whose readers don't see other files. Write with "
-                    "format('delta'), or to another folder."
+                    f"{sink!r}: the sink {other!r} writes to the folder {place}, too, and only one of them writes a Delta "
+                    "table. Readers would see the rows of one sink. Write to two folders."
                 )
-            if is_of_delta and (other := self._sinks_of_delta.setdefault(place, sink)) != sink:
+            if tables.one_sink_each and other != sink:
                 raise BadConfigError(
-                    f"{sink!r}: the sink {other!r} writes to the Delta table {place}, too. Each would be checked "
+                    f"{sink!r}: the sink {other!r} writes to the table {place}, too. Each would be checked "
                     "against a table without the rows of the other. Unite the rows before one sink, or write to two tables."
                 )
-            self.check_log(place, self.run.publish_log.state.newest_accepted, is_delta=is_of_delta)
-            if not is_of_delta:
-                self.run.wait_for(partial(check_rename, self._stages, Path(place)))
-            self._targets[given] = place
-        return self._targets[given]
+            self._check_log(tables, place, self.run.publish_log.state.newest_accepted)
+            self._places[given] = place
+        return self._places[given]
 
-    def check_log(self, target: str, known: int, *, is_delta: bool) -> None:
+    def _check_log(self, tables: StagedTables, place: str, known: int) -> None:
         """Check that a table has no rows of a record behind the newest one with rows that is known.
 
         Raises:
             LogLostError: it has.
         """
-        newest = (self.delta if is_delta else self.files).newest_number(target)
+        newest = tables.newest_number(place)
         if newest > known:
             raise LogLostError(
-                f"The table {target} has rows of record {newest} of the publish log, whose newest record with rows is "
+                f"The table {place} has rows of record {newest} of the publish log, whose newest record with rows is "
                 f"{known}. So the log was lost or set back, and rows would be written twice. Empty the folder "
                 f"{self.run.location}, and restore the newest log into it."
             )
@@ -201,7 +192,7 @@ class OnceTables:
 
         def publish(number: int, staged: Staged) -> None:
             at[:] = number, staged.name
-            (self.delta if staged.kind == DELTA else self.files).publish(number, staged)
+            self._kinds[staged.kind].publish(number, staged)
 
         try:
             patiently(lambda: self.run.publish_log.publish(publish), self.run.outage_secs, "table")

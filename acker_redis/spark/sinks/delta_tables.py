@@ -17,9 +17,14 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from acker_redis.errors import BadConfigError, FilesNotMovedError, PipelineError
+from acker_redis.publishing.disk import sync, sync_tree
 from acker_redis.publishing.records import Staged
 from acker_redis.spark.proof.plans import each
 from acker_redis.spark.runtime.jvm import java_class, java_errors, java_static
+from acker_redis.spark.sinks.staged_tables import StagedRows, StagedTarget
+
+DELTA = "delta"
+"""Kind of Delta tables, which is also Spark's name for their format."""
 
 _LOG = "_delta_log"
 _DELTA_LOG = "org.apache.spark.sql.delta.DeltaLog"
@@ -77,64 +82,14 @@ def options_of(session: SparkSession, options: Mapping[str, str]) -> dict[str, s
     return {**options, **({"mergeSchema": "true"} if merges and not is_given else {})}
 
 
-def location_of(session: SparkSession, sink: str, path: str) -> str:
-    """Check that rows can be staged for a Delta table, and return its whole path, or its URI if it isn't on a local disk.
-
-    Raises:
-        BadConfigError: there is something else, or a table that can't be written once.
-    """
-    place = java_class(session.sparkContext, "org.apache.hadoop.fs.Path")(path)
-    system = place.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
-    location = str(system.makeQualified(place).toString())
-    if not _is_table(session, location):
-        if system.exists(place) and len(system.listStatus(place)):
-            raise BadConfigError(
-                f"{sink!r}: {path} has files, and is no Delta table. They are of something else, or of a first write that "
-                "ended early. Write to another folder, remove the files, or convert them into a Delta table."
-            )
-        return _without_scheme(location)
-    metadata = _snapshot(session, location).metadata()
-    if metadata.configuration().contains(_RETENTION):
-        raise _forgetful(f"{sink!r}: the table {path}")
-    columns = json.loads(str(metadata.schemaString()))["fields"]
-    if any(name.startswith(_IDENTITY) for column in columns for name in column["metadata"]):
-        raise BadConfigError(
-            f"{sink!r}: the table {path} has an identity column. Delta numbers rows only where they are written, and once= "
-            "stages them before. Write to a table without one."
-        )
-    return _without_scheme(location)
+def rows_of_parquet(file: Path) -> int:
+    """Return the number of rows in a file, by its footer."""
+    return int(pq.read_metadata(file).num_rows)
 
 
-def begin_stage(session: SparkSession, target: str, stage: Path) -> None:
-    """Make a stage for a table, unless a write to it has to create it.
-
-    Args:
-        session: Spark session.
-        target: what `location_of` returned.
-        stage: folder that doesn't exist.
-    """
-    if not _is_table(session, target):
-        return
-    snapshot = _snapshot(session, target)
-    metadata = json.loads(str(snapshot.metadata().json()))["metaData"]
-    properties = metadata.get("configuration", {})
-    metadata["configuration"] = {
-        name: value for name, value in properties.items() if not name.startswith(_OF_ELSEWHERE)
-    }
-    metadata["id"] = str(uuid.uuid4())
-    now_ms = int(time.time() * 1000)
-    commit = {
-        "timestamp": now_ms,
-        "inCommitTimestamp": now_ms,
-        "operation": "STAGE",
-        "operationParameters": {},
-        "isBlindAppend": True,
-    }
-    actions = [{"commitInfo": commit}, json.loads(str(snapshot.protocol().json())), {"metaData": metadata}]
-    log = stage / _LOG
-    log.mkdir(parents=True)
-    text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
-    (log / f"{0:020}.json").write_text(text, encoding="utf-8")
+def _all_in(stage: Path) -> list[str]:
+    """Return the paths of all files below a stage, also of its log and of checksums."""
+    return [str(file.relative_to(stage)) for file in stage.rglob("*") if file.is_file()]
 
 
 def _forgetful(what: str) -> BadConfigError:
@@ -143,43 +98,98 @@ def _forgetful(what: str) -> BadConfigError:
     )
 
 
-def rows_of_parquet(file: Path) -> int:
-    """Return the number of rows in a file, by its footer."""
-    return int(pq.read_metadata(file).num_rows)
-
-
-def files_of_stage(stage: Path) -> list[Path]:
-    """Return the files that the log of a stage has. A task that ran twice may have left others.
-
-    Raises:
-        BadConfigError: the session gives new tables properties with which rows can't be written once.
-    """
-    found: dict[str, None] = {}
-    for action in _actions(stage):
-        if _RETENTION in action.get("metaData", {}).get("configuration", {}):
-            raise _forgetful("A new table of this session")
-        if "add" in action:
-            found[unquote(action["add"]["path"])] = None
-        elif "remove" in action:
-            found.pop(unquote(action["remove"]["path"]), None)
-    return [stage / path for path in sorted(found)]
-
-
-def all_of_stage(stage: Path) -> list[str]:
-    """Return the paths of all files below a stage, also of its log and of checksums."""
-    return [str(file.relative_to(stage)) for file in stage.rglob("*") if file.is_file()]
-
-
 class DeltaTables:
-    """Publish the staged rows of one log in Delta tables. `publish` may be called again, in any process, at the same time."""
+    """Stage rows of one log for Delta tables. `publish` may be called again, in any process, at the same time."""
+
+    one_sink_each = True  # else each would be checked against a table without the rows of the others
+    spark_tells = False
 
     def __init__(self, session: SparkSession, log: str) -> None:
         """Set the session, and the log's short name."""
         self._session, self._prefix = session, f"acker-redis-{log}-"
 
-    def newest_number(self, target: str) -> int:
-        """Return the largest number of a record that a table has rows of; 0: none."""
-        return max(self._numbers(target).values(), default=0)
+    def place_of(self, sink: str, path: str) -> str:
+        """Check that rows can be staged for a Delta table, and return its whole path, or its URI if it isn't on a local disk.
+
+        Raises:
+            BadConfigError: there is something else, or a table that can't be written once.
+        """
+        place = java_class(self._session.sparkContext, "org.apache.hadoop.fs.Path")(path)
+        system = place.getFileSystem(self._session._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
+        location = str(system.makeQualified(place).toString())
+        if not _is_table(self._session, location):
+            if system.exists(place) and len(system.listStatus(place)):
+                raise BadConfigError(
+                    f"{sink!r}: {path} has files, and is no Delta table. They are of something else, or of a first write that "
+                    "ended early. Write to another folder, remove the files, or convert them into a Delta table."
+                )
+            return _without_scheme(location)
+        metadata = _snapshot(self._session, location).metadata()
+        if metadata.configuration().contains(_RETENTION):
+            raise _forgetful(f"{sink!r}: the table {path}")
+        columns = json.loads(str(metadata.schemaString()))["fields"]
+        if any(name.startswith(_IDENTITY) for column in columns for name in column["metadata"]):
+            raise BadConfigError(
+                f"{sink!r}: the table {path} has an identity column. Delta numbers rows only where they are written, and "
+                "once= stages them before. Write to a table without one."
+            )
+        return _without_scheme(location)
+
+    def begin(self, place: str, stage: Path) -> None:
+        """Begin the log of a stage, unless a write has to create its table."""
+        if not _is_table(self._session, place):
+            return
+        snapshot = _snapshot(self._session, place)
+        metadata = json.loads(str(snapshot.metadata().json()))["metaData"]
+        properties = metadata.get("configuration", {})
+        metadata["configuration"] = {
+            name: value for name, value in properties.items() if not name.startswith(_OF_ELSEWHERE)
+        }
+        metadata["id"] = str(uuid.uuid4())
+        now_ms = int(time.time() * 1000)
+        commit = {
+            "timestamp": now_ms,
+            "inCommitTimestamp": now_ms,
+            "operation": "STAGE",
+            "operationParameters": {},
+            "isBlindAppend": True,
+        }
+        actions = [{"commitInfo": commit}, json.loads(str(snapshot.protocol().json())), {"metaData": metadata}]
+        log = stage / _LOG
+        log.mkdir(parents=True)
+        text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
+        (log / f"{0:020}.json").write_text(text, encoding="utf-8")
+
+    def files_in(self, stage: Path) -> list[Path]:
+        """Return the files that the log of a stage has. A task that ran twice may have left others.
+
+        Raises:
+            BadConfigError: the session gives new tables properties with which rows can't be written once.
+        """
+        found: dict[str, None] = {}
+        for action in _actions(stage):
+            if _RETENTION in action.get("metaData", {}).get("configuration", {}):
+                raise _forgetful("A new table of this session")
+            if "add" in action:
+                found[unquote(action["add"]["path"])] = None
+            elif "remove" in action:
+                found.pop(unquote(action["remove"]["path"]), None)
+        return [stage / path for path in sorted(found)]
+
+    def rows_in(self, file_format: str, files: list[Path]) -> int:
+        """Return the number of rows that files have, by their footers."""
+        return sum(map(rows_of_parquet, files))
+
+    def keep(self, sink: str, target: StagedTarget, place: str, staged: StagedRows) -> Staged:
+        """Put a stage on the disk, and return what a record says of it."""
+        folder = staged.folder
+        sync_tree(folder, _all_in(folder))
+        sync(folder.parent)
+        return Staged(sink, DELTA, place, str(folder), staged.files, staged.rows, target.options)
+
+    def newest_number(self, place: str) -> int:
+        """Return the largest number of a record that a table has rows of; 0: none, or it isn't one of Delta."""
+        return max(self._numbers(place).values(), default=0) if _is_delta_table(self._session, place) else 0
 
     def publish(self, number: int, staged: Staged) -> None:
         """Append the rows of one sink to its table, unless that has them.
@@ -244,7 +254,7 @@ def _check_there(number: int, staged: Staged) -> None:
         )
 
 
-def is_delta_table(session: SparkSession, target: str) -> bool:
+def _is_delta_table(session: SparkSession, target: str) -> bool:
     """Return True if a whole path or URI is that of a Delta table, and the session knows Delta."""
     try:
         return _is_table(session, target)

@@ -10,10 +10,11 @@ from typing import Any
 from pyspark.sql import DataFrame, DataFrameWriter, DataFrameWriterV2
 
 from acker_redis.errors import PipelineError
+from acker_redis.spark.sinks.delta_tables import DELTA
 from acker_redis.spark.sinks.output_modes import TABLE_WRITES, WRITES, AllowedWrites
 from acker_redis.spark.sinks.overwrites import Overwrite
 from acker_redis.spark.sinks.source_checks import check_connections, check_creation, check_distribution, check_source
-from acker_redis.spark.sinks.staged_writes import DELTA, check_staged
+from acker_redis.spark.sinks.staged_writes import check_staged
 from acker_redis.spark.sinks.stored import Stored
 from acker_redis.spark.sinks.stored_reads import targets_of_call
 from acker_redis.spark.sinks.trial_writes import check_by_trial
@@ -136,11 +137,11 @@ class _Guard:
             PipelineError: they can't.
         """
         writes, source = self._writes, arguments.get("format") or self._source
-        is_second = writes.dry and writes.folder is not None
+        is_second = writes.dry and writes.staged is not None
         path, session = arguments.get("path"), self._rows.sparkSession
         options = self._options_of(arguments)
-        writes.folder = check_staged(session, writes.sink, method, source, path, options, is_second=is_second)
-        if writes.folder.format == DELTA and any(name == "clusterBy" for name, _ in self._settings):
+        writes.staged = check_staged(session, writes.sink, method, source, path, options, is_second=is_second)
+        if writes.staged.kind == DELTA and any(name == "clusterBy" for name, _ in self._settings):
             raise PipelineError(
                 f"{writes.sink!r}: clusterBy can't be staged, because a table is made when its rows are published. So it "
                 "would lack the clusters. Create the table before the run, and omit clusterBy."

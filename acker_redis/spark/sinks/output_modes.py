@@ -15,7 +15,7 @@ from pyspark.sql import Column
 from acker_redis.errors import BadConfigError, InexactPipelineError, PipelineError
 from acker_redis.spark.sinks.captured_variables import snapshot
 from acker_redis.spark.sinks.replaced_sources import EmissionTables
-from acker_redis.spark.sinks.staged_writes import StagedTarget
+from acker_redis.spark.sinks.staged_tables import StagedTarget
 from acker_redis.spark.sinks.stored import Stored
 
 Output: TypeAlias = Literal["by_message", "whole"]
@@ -98,7 +98,7 @@ class AllowedWrites:
         expected: calls that it must repeat, in order, or None if any calls are allowed.
         calls: calls made so far, of all methods.
         targets: what a whole output replaces by the calls that were only recorded.
-        folder: where the rows belong, if they are staged.
+        staged: where the rows belong, if they are staged.
         stage: folder that gets the rows in place of that one.
     """
 
@@ -110,7 +110,7 @@ class AllowedWrites:
     expected: "list[Call] | None" = None
     calls: list[Call] = field(default_factory=list)
     targets: list[Stored] = field(default_factory=list)
-    folder: StagedTarget | None = None
+    staged: StagedTarget | None = None
     stage: str | None = None
     tables: EmissionTables | None = None
 

@@ -13,7 +13,7 @@ from acker_redis.spark.runtime.jvm import java_errors
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.output_modes import AllowedWrites, Call, Scope
 from acker_redis.spark.sinks.replaced_sources import EmissionTables, ReplacedSources
-from acker_redis.spark.sinks.staged_writes import NewStage, Staging
+from acker_redis.spark.sinks.staged_tables import NewStage, StagingSink
 
 log = logging.getLogger("acker_redis.spark")
 
@@ -51,7 +51,7 @@ class Outputs:
     only_checked: bool = False
     counts: dict[str, int] = field(default_factory=dict)
     late: list[LateSink] = field(default_factory=list)
-    staging: list[Staging] = field(default_factory=list)
+    staging: list[StagingSink] = field(default_factory=list)
     new_stage: NewStage | None = None
     tables: EmissionTables | None = None
     thread: int = field(default_factory=threading.get_ident, init=False)
@@ -87,7 +87,7 @@ class Outputs:
         write(make_writer(dry))
         dry.check_any_writes()
         self._sources.add_replaced(writes.sink, dry.targets)
-        writes.folder = dry.folder
+        writes.staged = dry.staged
         return dry.calls
 
     def add_sink(self, sink: str, rows: DataFrame) -> None:

@@ -1,17 +1,15 @@
 """Which writes can wait in a stage until their messages are accepted, and which are refused."""
 
 import threading
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
 from acker_redis.errors import PipelineError
-from acker_redis.model.arrays import Int64Array
-from acker_redis.spark.sinks.delta_tables import check_delta_options, options_of
+from acker_redis.publishing.records import FILES
+from acker_redis.spark.sinks.delta_tables import DELTA, check_delta_options, options_of
+from acker_redis.spark.sinks.staged_tables import StagedTarget
 
-DELTA = "delta"
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")
 """Formats whose files are moved from a stage into a folder."""
 
@@ -20,57 +18,6 @@ _COMMITTER = "mapreduce.fileoutputcommitter.algorithm.version"
 _PROTOCOL = "spark.sql.sources.commitProtocolClass"
 _PROTOCOLS = ("org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",)
 """Commit protocols that leave a task's files where the listing of the stage finds them."""
-
-
-class StagedTarget(NamedTuple):
-    """Where staged rows belong.
-
-    Attributes:
-        folder: path of the table, as the pipeline gave it.
-        format: format of the table.
-        options: options of the writer that are needed when the rows get there.
-    """
-
-    folder: str
-    format: str
-    options: Mapping[str, str]
-
-
-class StagedRows(NamedTuple):
-    """Files with the rows of a sink.
-
-    Attributes:
-        folder: the stage.
-        files: their paths, below the stage.
-        rows: number of rows in them.
-    """
-
-    folder: Path
-    files: tuple[str, ...]
-    rows: int
-
-
-class Staging(Protocol):
-    """A sink whose rows are in a stage."""
-
-    @property
-    def name(self) -> str:
-        """Name of the sink."""
-
-    @property
-    def target(self) -> StagedTarget:
-        """Where the rows belong."""
-
-    @property
-    def all_rows(self) -> StagedRows:
-        """The rows of all messages."""
-
-    def stage(self, folder: Path, failed: Int64Array) -> StagedRows:
-        """Write the rows of all messages but those with these roots into a folder that doesn't exist."""
-
-
-NewStage: TypeAlias = Callable[[str, StagedTarget], Path]
-"""Function that checks a table, and returns a stage for it. The arguments are the sink's name and the table."""
 
 
 def check_staged(
@@ -121,7 +68,7 @@ def check_staged(
         )
     if name == DELTA:
         check_delta_options(sink, options)
-        return StagedTarget(str(path), name, options_of(session, options))
+        return StagedTarget(str(path), DELTA, name, options_of(session, options))
     hadoop = session._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 as the writer's, without its options
     version = small.get(_COMMITTER) or str(hadoop.get(_COMMITTER, "1"))
     protocol = session.conf.get(_PROTOCOL, _PROTOCOLS[0])
@@ -130,7 +77,7 @@ def check_staged(
             f"{sink!r}: files are committed by version {version} of Hadoop's algorithm and {protocol}. With once=, a task "
             f"that runs twice must leave its rows once. Unset {_COMMITTER} and {_PROTOCOL}."
         )
-    return StagedTarget(str(path), name, {})
+    return StagedTarget(str(path), FILES, name, {})
 
 
 def refuse_unnamed(output: str, thread: int, name: str | None, sink: str) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,13 +21,13 @@ from acker_redis.spark.runtime import frames
 from acker_redis.spark.runtime.jobs import jobs_started
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.captured_variables import CapturedVariables
-from acker_redis.spark.sinks.delta_tables import begin_stage, location_of
 from acker_redis.spark.sinks.guarded_writers import guarded_table_writer, guarded_writer
 from acker_redis.spark.sinks.output_modes import AllowedWrites, targets_of
 from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.sinks.sink import Sink
-from acker_redis.spark.sinks.staged_writes import DELTA, refuse_unnamed, refuse_unstaged
-from acker_redis.spark.sinks.staging import StagingSink
+from acker_redis.spark.sinks.staged_tables import Stage
+from acker_redis.spark.sinks.staged_writes import refuse_unnamed, refuse_unstaged
+from acker_redis.spark.sinks.staging import StagedFrame
 from acker_redis.spark.worker.data_source import consuming
 from acker_redis.spark.worker.failures import OnError, Reason, failure_of
 
@@ -119,19 +118,18 @@ def _stage(
     make_writer: Callable[[DataFrame, AllowedWrites], Any],
 ) -> None:
     """Compute the rows of a sink, and write them into a stage."""
-    new_stage, target = sink.outputs.new_stage, writes.folder
+    new_stage, target = sink.outputs.new_stage, writes.staged
     if target is None or new_stage is None:
         raise PipelineError(f"{sink.node.name!r}: the function writes to no folder.")
 
-    def write_into(rows: DataFrame, stage: str) -> None:
-        if target.format == DELTA:
-            begin_stage(rows.sparkSession, location_of(rows.sparkSession, sink.node.name, target.folder), Path(stage))
-        staging = replace(writes, calls=[], stage=stage)
+    def write_into(rows: DataFrame, stage: Stage) -> None:
+        stage.tables.begin(stage.place, stage.folder)
+        staging = replace(writes, calls=[], stage=str(stage.folder))
         write(make_writer(rows, staging))
         staging.check_all_made()
 
     stage = new_stage(sink.node.name, target)
-    sink.outputs.staging.append(StagingSink.of(sink, write_into, target, stage))
+    sink.outputs.staging.append(StagedFrame.of(sink, write_into, target, stage))
 
 
 def write_dataframe(

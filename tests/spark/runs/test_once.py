@@ -33,6 +33,7 @@ from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.protocol.columns import ROOTS, SHARE
 from acker_redis.spark.runtime import jobs
 from acker_redis.spark.sinks import staging
+from acker_redis.spark.sinks.staged_tables import Stage
 from acker_redis.store.dead_letter import DeadLetterFilter
 from tests.support.spark.cases import Case, MakeCase, consume
 
@@ -882,15 +883,15 @@ def test_file_with_rows_that_were_written_twice_is_not_accepted(
     once(run)
     stage = staging._stage  # noqa: SLF001
 
-    def double_one(sink: Any, kind: str, write: Callable[[DataFrame, str], object], folder: Path, failed: Any) -> Any:
-        def write_and_double(rows: DataFrame, path: str) -> None:
-            write(rows, path)
+    def double_one(sink: Any, kind: str, write: Callable[[DataFrame, Stage], object], to: Stage, failed: Any) -> Any:
+        def write_and_double(rows: DataFrame, to: Stage) -> None:
+            write(rows, to)
             if len(stages) == number:
-                file = next(Path(path).glob("*.parquet"))
+                file = next(to.folder.glob("*.parquet"))
                 shutil.copy(file, file.with_name(f"again-{file.name}"))
-            stages.append(Path(path))
+            stages.append(to.folder)
 
-        return stage(sink, kind, write_and_double, folder, failed)
+        return stage(sink, kind, write_and_double, to, failed)
 
     monkeypatch.setattr(staging, "_stage", double_one)
     ended = run.done(into_two(run, bad), retry=ONE_ATTEMPT)

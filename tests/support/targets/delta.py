@@ -416,11 +416,21 @@ def staging_refused(make: MakeCase) -> None:
     assert "can't be staged" in text, text
     other = created_at(run, "other2")
 
-    def two(tracker: Tracker, rows: DataFrame) -> None:
-        save(tracker, rows.withColumn("child", F.lit(0)), other)
-        save(tracker, rows.withColumn("child", F.lit("x")), other)
+    link = Path(run.folder, "link")
+    link.symlink_to(other)
 
-    assert "writes to the Delta table" in run.refused(two, BadConfigError)
+    def two(tracker: Tracker, rows: DataFrame, second: str = other) -> None:
+        save(tracker, rows.withColumn("child", F.lit(0)), other)
+        save(tracker, rows.withColumn("child", F.lit("x")), second)
+
+    for second in (other, str(link)):
+        assert "writes to the table" in run.refused(partial(two, second=second), BadConfigError)
+
+    def kinds(tracker: Tracker, rows: DataFrame) -> None:
+        save(tracker, rows, f"{run.folder}/new")
+        tracker.write(rows, lambda w: w.mode("append").parquet(f"{run.folder}/new"))
+
+    assert "only one of them writes a Delta table" in run.refused(kinds, BadConfigError)
     text = run.refused(
         lambda tracker, rows: tracker.write(rows, lambda w: w.mode("append").parquet(other)), BadConfigError
     )
