@@ -75,6 +75,12 @@ class OnceOutput:
         self.letters.restore(with_open=self._begun == 1)
         self.letters.store()
 
+    @property
+    def knows_none(self) -> bool:
+        """True if the log has done no message."""
+        state = self.run.publish_log.state
+        return not state.newest_accepted and not state.dead
+
     def not_done(self, message_ids: Int64Array) -> Int64Array:
         """Leave out the messages that earlier runs have done, and count them."""
         names = self.run.names_of(message_ids)

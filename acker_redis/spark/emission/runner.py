@@ -170,7 +170,7 @@ class EmissionRunner:
             breakage.limit = limit
             releasing.callback(forget, tag)
             if self.once_output is not None:
-                releasing.callback(self.once_output.tables.drop_stages, under_way.known_emission())
+                releasing.callback(self.once_output.tables.drop_stages, under_way.emission)
             verdict = self._process(under_way, source, messages, tag, batch_id, releasing, breakage)
         if verdict.broken is not None:
             raise verdict.broken

@@ -7,7 +7,7 @@ their input. Anything else may stop early.
 
 from typing import Any
 
-from acker_redis.spark.proof.plans import METER, each
+from acker_redis.spark.proof.plans import METER, each, is_of_sink
 from acker_redis.spark.protocol.columns import OUT
 
 _DRAINING = frozenset(
@@ -73,7 +73,8 @@ def _below(plan: Any, kind: str) -> tuple[list[Any], list[bool]]:
     if kind in _STAGES:
         return [plan.plan()], [True]
     if kind == _CACHED:
-        return [plan.relation().cachedPlan()], [False]
+        cache = plan.relation().cacheBuilder()
+        return [cache.cachedPlan()], [is_of_sink(cache)]
     inputs = list(each(plan.children()))
     if kind in _JOINS and len(inputs) == 2:
         return inputs, list(_PRESERVED.get(str(plan.joinType().toString()), (False, False)))

@@ -25,6 +25,9 @@ from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.worker.failures import Failure, Reason, read_failure
 
 PREFIX = "acker:"
+OF_CACHE = "#cache"
+"""End of the names of meters of rows that a sink caches."""
+
 """Prefix of all meter names."""
 
 Metrics = Mapping[str, Mapping[str, Any]]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql import DataFrame
 
 from acker_redis.spark.proof.equation import node_in
+from acker_redis.spark.proof.meters import OF_CACHE
 from acker_redis.spark.protocol.columns import SHARE
 from acker_redis.spark.runtime.sessions import is_connect
 
@@ -154,11 +155,16 @@ def is_cached(query: "JavaObject") -> bool:
         plan = below.pop()
         if plan.nodeName().startswith(_CACHE) and _share(plan) is not None:
             cache = plan.cacheBuilder()
-            is_own = cache.logicalPlan().nodeName() == METER  # a sink caches what it meters
-            if not is_own or _CACHE in cache.cachedPlan().toString():
+            if not is_of_sink(cache) or _CACHE in cache.cachedPlan().toString():
                 return True
         below += each(plan.children())
     return False
+
+
+def is_of_sink(cache: Any) -> bool:
+    """Return True if a sink has cached rows (a CachedRDDBuilder). Then nothing else reads them, and the sink reads all."""
+    top = cache.logicalPlan()
+    return bool(top.nodeName() == METER and str(top.name()).endswith(OF_CACHE))
 
 
 def changes(query: "JavaObject", meter: str, sink: str) -> list[Change]:

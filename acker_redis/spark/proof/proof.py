@@ -174,18 +174,26 @@ class Proof:
             raise
         return node
 
-    def add_meter(self, node: Node, reads: meters.ReadRemoved = meters.read_removed) -> str:
+    def add_meter(self, node: Node, reads: meters.ReadRemoved = meters.read_removed, *, of_cache: bool = False) -> str:
         """Return the name of a new meter.
 
         Args:
             node: operator of the meter.
             reads: function that reads the rows that the operator removed.
+            of_cache: whether its rows are cached by a sink.
         """
         with self._adding:
-            meter = f"{meters.PREFIX}{self.key}:{node.name}#{len(self._meters) + 1}"
+            end = meters.OF_CACHE if of_cache else ""
+            meter = f"{meters.PREFIX}{self.key}:{node.name}#{len(self._meters) + 1}{end}"
             self._meters[meter] = _Meter(node.name, reads)
         self._executions.expect(meter)
         return meter
+
+    @property
+    def may_fail_rows(self) -> bool:
+        """True if an operator was added that may fail rows. Others only drop some."""
+        with self._adding:
+            return any(meter.reads is not meters.read_removed for meter in self._meters.values())
 
     def add_source_meter(self) -> str:
         """Return the name of the meter of all messages."""

@@ -291,16 +291,22 @@ def run_dataframe(
                 completed.letters = letters
             elif once is not None:
                 with _holding(app_of(acker).lease(lane=spout.lane, run_id=run_id)):
-                    once_output, ids_of_all = _opened(once, spark, spout, source, read, ids, column)
-                    if once.reopen_dead:
-                        once_output.letters.reopen_dead(ids_of_all)
-                    once_output.letters.find_old()
+                    once_output, read_all = _opened(once, spark, spout, source, read, ids, column)
                     completed.once_letters = once_output.letters
-                    fresh = once_output.not_done(ids_of_all)
-                    if len(fresh) < len(ids_of_all):
-                        source.has_others()
-                        completed.done_before(ids_of_all[~np.isin(ids_of_all, fresh)])
-                    spout.add(fresh)
+                    is_fresh = once_output.knows_none and not once.reopen_dead
+                    if is_fresh and learns_ids and may_learn_ids(messages, settings, ids, replay):
+                        once_output.letters.find_old()
+                        spout.state.unread = True
+                    else:
+                        ids_of_all = read_all()
+                        if once.reopen_dead:
+                            once_output.letters.reopen_dead(ids_of_all)
+                        once_output.letters.find_old()
+                        fresh = once_output.not_done(ids_of_all)
+                        if len(fresh) < len(ids_of_all):
+                            source.has_others()
+                            completed.done_before(ids_of_all[~np.isin(ids_of_all, fresh)])
+                        spout.add(fresh)
             elif learns_ids and output == "by_message" and may_learn_ids(messages, settings, ids, replay):
                 spout.state.unread = True
             else:
@@ -390,15 +396,14 @@ def _opened(
     read: Callable[[Callable[[], Any]], Any],
     ids: MessageIds,
     column: str,
-) -> tuple[OnceOutput, Int64Array]:
-    """Read the ids of all messages, and open the log, which names a message by its id, or by its place."""
+) -> tuple[OnceOutput, Callable[[], Int64Array]]:
+    """Open the log, which names a message by its id, or by its place. Return a function, too, of the ids of all messages."""
     if ids.id_column is not None:
-        of_all = read(partial(source.read_ids, None, "", ""))
-        return open_output(once, spark, spout, [column], MessageNames.of_ids), of_all
+        output = open_output(once, spark, spout, [column], MessageNames.of_ids)
+        return output, lambda: read(source.read_all_ids)
     of_all, places = read(partial(source.read_places, ids.partition, ids.offset))
-    return open_output(
-        once, spark, spout, [ids.partition, ids.offset], NamesById(of_all, MessageNames(*places))
-    ), of_all
+    names = NamesById(of_all, MessageNames(*places))
+    return open_output(once, spark, spout, [ids.partition, ids.offset], names), lambda: of_all
 
 
 @contextmanager

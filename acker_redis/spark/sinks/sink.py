@@ -67,7 +67,7 @@ class Sink:
     def with_cached_rows(self) -> Self:
         """Let Spark cache the rows when the next action computes them. `Outputs.release` drops them."""
         # Its plan is one of its own, so no other frame is read from the cache.
-        own = meters.mark(self.rows, self.proof.add_meter(self.node))
+        own = meters.mark(self.rows, self.proof.add_meter(self.node, of_cache=True))
         return replace(self, rows=self.outputs.keep_cached(own.persist()))
 
     def behind(self, removed: int) -> Self:

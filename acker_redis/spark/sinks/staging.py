@@ -1,7 +1,8 @@
 """Writes rows into a stage, and counts what is there.
 
 The rows of all messages are written by the job that computes them. So if none of them fails, nothing is computed or written
-twice. The job also caches the rows. If messages fail, those of the others are written anew, from the cache.
+twice. The job also caches the rows, if an operator of the pipeline may fail some. If messages fail, those of the others are
+written anew, from the cache. Without one, they are computed again, which happens where only a later branch fails messages.
 
 Spark's committers may write a row twice, for example if an executor is lost between the commit of its task and the report of
 it. The proof sees the task that was reported, and not the files. So the files are counted.
@@ -57,10 +58,11 @@ class StagedFrame:
         Raises:
             Exception: as `stage`.
         """
-        sink = sink.with_cached_rows()
+        is_cached = sink.proof.may_fail_rows
+        sink = sink.with_cached_rows() if is_cached else sink
         staged, removed = _stage(sink, target.format, write, stage, np.array([], np.int64))
         sink.proof.finish(sink.node, staged.rows)
-        return cls(sink.behind(removed), write, target, staged)
+        return cls(sink.behind(removed) if is_cached else sink, write, target, staged)
 
     @property
     def name(self) -> str:
@@ -70,8 +72,8 @@ class StagedFrame:
     def stage(self, stage: Stage, failed: Int64Array) -> StagedRows:
         """Write the rows of all messages but those with these roots into a stage.
 
-        Blocks of the cache that Spark has lost are computed again. The proof sees it if a message fails or succeeds now that
-        didn't before.
+        Rows that aren't cached, or were lost from the cache, are computed again. The proof sees it if a message fails or
+        succeeds now that didn't before.
 
         Raises:
             PipelineError: a row belongs to no message, or to several.

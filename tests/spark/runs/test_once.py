@@ -14,6 +14,7 @@ from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import redis
@@ -28,11 +29,13 @@ from acker_redis.publishing.log_folder import LocalLogFolder
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Accepted, Owner
 from acker_redis.spark import Once, Tracker, read_files, run_tracked
+from acker_redis.spark.emission.messages import RunMessages
 from acker_redis.spark.emission.once_letters import OnceLetters
 from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.protocol.columns import ROOTS, SHARE
 from acker_redis.spark.runtime import jobs
 from acker_redis.spark.sinks import staging
+from acker_redis.spark.sinks.sink import Sink
 from acker_redis.spark.sinks.staged_tables import Stage
 from acker_redis.store.dead_letter import DeadLetterFilter
 from tests.support.spark.cases import Case, MakeCase, consume
@@ -140,6 +143,54 @@ def test_pipeline_that_drops_rows_itself_is_named(case: MakeCase, *, is_cached: 
     assert (ended.acked, ended.letters, in_stages(log)) == (set(), {}, [])
     assert (len(calls) == 1) is not is_cached
     assert isinstance(ended.error, InexactPipelineError) is not is_cached
+
+
+def test_first_run_reads_its_source_once(case: MakeCase) -> None:
+    """As long as the log has done nothing, the job that stages the rows tells which messages there are."""
+    run, ids = case(n=30), RunMessages.read_all_ids
+    once(run)
+    with patch.object(RunMessages, "read_all_ids", autospec=True, side_effect=ids) as reads:
+        ended = run.done(into_two(run, {7}))
+        assert reads.call_count == 0
+        assert (ended.acked, set(ended.letters)) == (set(range(30)) - {7}, {7})
+        assert run.done(into_two(run, set()), run.spark.range(0, 40, 1, 2), ids="id").acked == set(range(30, 40))
+        assert reads.call_count == 1
+    check_exact(run, set(range(40)) - {7})
+
+
+@pytest.mark.parametrize("bad", ["CASE WHEN id < 29 THEN id END AS id", "id % 29 AS id"])
+def test_ids_that_are_null_or_repeat_accept_nothing(case: MakeCase, bad: str) -> None:
+    """They show after the rows are staged."""
+    run = case(n=30)
+    log = once(run)
+    text = run.refused(into_two(run, set()), PipelineError, run.spark.range(30).selectExpr(bad))
+    assert "Give each message" in text or "give each message" in text
+    assert not in_stages(log)
+    run.done(into_two(run, set()))
+    check_exact(run, set(range(30)))
+
+
+def test_message_that_a_later_branch_fails_is_left_out_of_rows_that_are_not_cached(case: MakeCase) -> None:
+    """No operator above the first sink can fail a row, so its rows are computed again."""
+    run, cached = case(n=30), list[str]()
+    once(run)
+
+    def cache(sink: Sink) -> Sink:
+        cached.append(sink.node.name)
+        return with_cached_rows(sink)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        tracker.write(tracker.filter(messages, "id <> 3"), run.append("orders"), name="orders")
+        items = tracker.flat_map(messages, partial(failing, {7}), "id bigint, child int")
+        tracker.write(items, run.append("items"), name="items")
+
+    with_cached_rows = Sink.with_cached_rows
+    with patch.object(Sink, "with_cached_rows", cache):
+        run.done(pipeline, retry=ONE_ATTEMPT)
+    assert cached == ["items"]
+    good = set(range(30)) - {7}
+    assert Counter(run.written("id", name="orders")) == Counter((message,) for message in good - {3})
+    assert Counter(run.written("id", name="items")) == Counter({(message,): message % 3 for message in good})
 
 
 def test_finished_data_is_not_written_again_and_counted_apart(case: MakeCase) -> None:
