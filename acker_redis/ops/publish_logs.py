@@ -44,7 +44,7 @@ class Table:
         target: the table.
         there: number of published files that are in the table.
         gone: number of published files that aren't. A compaction removes them; it isn't seen whether their rows are lost.
-        newest: number of the newest record that the table has files of; 0: none. None: only Spark can tell.
+        newest: number of the newest record that the table has files of; 0: none. None: it has none of ours.
     """
 
     target: str
@@ -124,7 +124,7 @@ class LogUpkeep:
                     there, gone = found.get(staged.target, (0, 0))
                     found[staged.target] = there + sum(are_there), gone + len(are_there) - sum(are_there)
         return [
-            Table(target, *counts, None if _is_of_delta(target) else files.newest_number(target))
+            Table(target, *counts, None if _has_no_files(target) else files.newest_number(target))
             for target, counts in sorted(found.items())
         ]
 
@@ -145,8 +145,8 @@ class LogUpkeep:
         def publish(number: int, staged: Staged) -> None:
             if staged.kind != FILES:
                 raise FilesNotMovedError(
-                    f"Rows of record {number} wait for the sink {staged.name!r}, a table that only Spark can write "
-                    f"({staged.kind}): {staged.target}. They come first. Start the run again, which puts them there."
+                    f"Rows of record {number} wait for the sink {staged.name!r}, a table where only a run can put "
+                    f"them ({staged.kind}): {staged.target}. They come first. Start the run again, which puts them there."
                 )
             files.publish(number, staged)
 
@@ -227,8 +227,8 @@ def _move_away(folder: Path, place: Path) -> None:
         sync(place.parent)
 
 
-def _is_of_delta(target: str) -> bool:
-    """Return True if a table is one of Delta, which may be anywhere. Others are on a local disk."""
+def _has_no_files(target: str) -> bool:
+    """Return True if a table is one of Delta, which may be anywhere, or of a store. Files are on a local disk."""
     return "://" in target or Path(target, "_delta_log").is_dir()
 
 

@@ -25,14 +25,16 @@ from acker_redis.spark.proof.equation import Equation, is_tracked, note, with_eq
 from acker_redis.spark.proof.proof import Proof
 from acker_redis.spark.protocol import anchor_codec, shares
 from acker_redis.spark.protocol.columns import FAILURE, OUT, ROOTS, SHARE, TRACKING
-from acker_redis.spark.sinks import checkpoints, exports, partitions, writers
+from acker_redis.spark.sinks import checkpoints, exports, partitions, stores, writers
 from acker_redis.spark.sinks import kafka as kafka_sink
 from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.sinks.outputs import Outputs
+from acker_redis.spark.sinks.store_tables import PublishParts
 from acker_redis.spark.worker.arrow_function import Execute, FlatMapOutput, FlatMapStep
 from acker_redis.spark.worker.failures import NoRetry, OnError
 from acker_redis.spark.worker.partitions import Write
 from acker_redis.spark.worker.row_function import RowByRow, RowFunction, RowFunctionStep
+from acker_redis.spark.worker.staged_parts import StagePart
 
 __all__ = ["FlatMapOutput", "Tracker"]
 
@@ -545,6 +547,32 @@ class Tracker:
         return partitions.write_partitions(
             self._proof, self._outputs, tracked, write, on_error, no_retry, _name_of(write, "write_partitions"), name
         )
+
+    @_in_any_thread
+    def write_staged(self, tracked: DataFrame, stage: StagePart, publish: PublishParts, *, name: str) -> None:
+        """Put each message's rows into any store once, with `once=`. Runs the action and proves that it staged every row.
+
+            tracker.write_staged(items, stage_items, publish_items, name="items")
+
+        `stage` runs in Python workers, and writes rows where no reader sees them. `publish` runs in the driver once the log
+        has accepted the messages, and puts the rows of some parts into the table in one transaction. Parts that it isn't
+        given are never published: their tasks ran twice, or a message failed. Only the store can tell that a log was lost.
+
+        Args:
+            tracked: tracked rows.
+            stage: function of the record batches of a partition, without the tracker's columns, and the name of a part. It
+                must consume all batches, and return when the store has them on its disk. No two calls have the same name.
+                An exception fails the Spark task, which is retried.
+            publish: function of a key and a dict from parts to their numbers of rows. It may be called again with the same
+                arguments, in any process, at the same time, and must change nothing then. So it writes the key into the
+                store in the same transaction, and does nothing if the key is there. Keys are given in the order of the log.
+            name: name of the sink, the same in each emission and run.
+
+        Raises:
+            PipelineError: the run has no `once=`, or rows belong to no message, or to several.
+            InexactPipelineError: `stage` returned before it had consumed its rows.
+        """
+        stores.write_staged(self._proof, self._outputs, tracked, stage, publish, name)
 
     @_in_any_thread
     def write_kafka(

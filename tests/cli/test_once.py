@@ -123,7 +123,7 @@ def test_rows_of_a_delta_table_need_spark_and_come_first(folder: Path, log: Publ
     assert f"{table}: a Delta table, which the next run compares with the log\n" in run("check", folder).stdout
     done = run("publish", folder, "--yes")
     assert done.exit_code == 1
-    assert f"record 5 wait for the sink 'sold', a table that only Spark can write (delta): {table}" in done.stderr
+    assert f"record 5 wait for the sink 'sold', a table where only a run can put them (delta): {table}" in done.stderr
     assert tables(folder) == {"items": 2, "orders": 2}, "those before it are there"
     assert run("skip", folder, 5, "sold", "--yes").exit_code == 0
     assert run("publish", folder, "--yes").exit_code == 0

@@ -1,6 +1,8 @@
 """Stages and tables of a run whose rows a publish log accepts."""
 
+import logging
 import shutil
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +25,10 @@ from acker_redis.spark.sinks.delta_tables import DELTA, DeltaTables
 from acker_redis.spark.sinks.file_tables import FileTables
 from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.sinks.staged_tables import Stage, StagedTables, StagedTarget, StagingSink
+from acker_redis.spark.sinks.store_tables import STORE, PublishParts, StoreTables, UnknownStoreError
 from acker_redis.spout.in_flight import Emission
+
+log = logging.getLogger("acker_redis.spark")
 
 
 @dataclass
@@ -35,12 +40,14 @@ class OnceTables:
         run: log of the run.
         folder: folder in which Spark looks for tables with a relative path.
         root: folder of the log, and of those of other data.
+        publishers: sink -> function that publishes its rows, if the user has given one.
     """
 
     session: SparkSession
     run: RunLog
     folder: Path
     root: Path
+    publishers: dict[str, PublishParts] = field(default_factory=dict, init=False)
     _kinds: dict[str, StagedTables] = field(default_factory=dict, init=False)
     _log: str = field(default="", init=False)
     _numbers: Iterator[int] = field(default_factory=count, init=False)
@@ -55,7 +62,8 @@ class OnceTables:
         """
         state = self.run.publish_log.state
         self._set_log(state)
-        self.publish()
+        if not self.publish_known():
+            return  # a stage may be needed
         for stage in self._stages.glob("[0-9]*"):
             if int(stage.name) < state.epoch:
                 shutil.rmtree(stage, ignore_errors=True)
@@ -77,6 +85,7 @@ class OnceTables:
             self._kinds = {
                 FILES: FileTables(state.name, self.folder, self._probe),
                 DELTA: DeltaTables(self.session, state.name),
+                STORE: StoreTables(self.publishers),
             }
 
     def _probe(self, place: Path) -> None:
@@ -84,12 +93,14 @@ class OnceTables:
 
     def outputs_of(self, emission: Emission) -> Outputs:
         """Return the sinks of an emission, which write into stages."""
-        return Outputs("once", new_stage=partial(self.new_stage, emission))
+        return Outputs("once", new_stage=partial(self.new_stage, emission), publishers=self.publishers)
 
     def new_stage(self, emission: Emission, sink: str, target: StagedTarget) -> Stage:
         """Check a table, and return a stage for it."""
-        place = self._place_of(sink, target)
-        return Stage(self._new_folder(emission), place, self._kinds[target.kind])
+        place, epoch, number = self._place_of(sink, target), self.run.publish_log.state.epoch, next(self._numbers)
+        make_folder(parent := self._folder_of(emission))
+        key = f"{self._log}-{epoch:08}-{emission.number:08}-{number:06}-{uuid.uuid4().hex[:12]}"
+        return Stage(parent / str(number), place, self._kinds[target.kind], key)
 
     def drop_stages(self, emission: Emission) -> None:
         """Remove the stages of an emission that has ended. A stage stays that a record may have."""
@@ -104,11 +115,6 @@ class OnceTables:
 
     def _folder_of(self, emission: Emission) -> Path:
         return self._stages / str(self.run.publish_log.state.epoch) / str(emission.number)
-
-    def _new_folder(self, emission: Emission) -> Path:
-        """Return a folder for a stage, which doesn't exist yet. Its parent does."""
-        make_folder(parent := self._folder_of(emission))
-        return parent / str(next(self._numbers))
 
     def staged(self, emission: Emission, sink: StagingSink, left_out: Int64Array) -> Staged:
         """Stage the rows of a sink, except those of messages with some roots, and put them on the disk."""
@@ -146,26 +152,35 @@ class OnceTables:
         if given not in self._places:
             tables = self._kinds[target.kind]
             place = tables.place_of(sink, target.path)
-            real, log = Path(place).resolve(), self.root.resolve()
-            if real.is_relative_to(log) or log.is_relative_to(real):
-                raise BadConfigError(
-                    f"{sink!r}: the table {place} and the publish log {self.root} are in each other. Readers of the "
-                    "table would read what is staged. Choose another folder for the log."
-                )
-            kind, other = self._first_sinks.setdefault(str(real), (target.kind, sink))
-            if kind != target.kind:
-                raise BadConfigError(
-                    f"{sink!r}: the sink {other!r} writes to the folder {place}, too, and only one of them writes a Delta "
-                    "table. Readers would see the rows of one sink. Write to two folders."
-                )
-            if tables.one_sink_each and other != sink:
-                raise BadConfigError(
-                    f"{sink!r}: the sink {other!r} writes to the table {place}, too. Each would be checked "
-                    "against a table without the rows of the other. Unite the rows before one sink, or write to two tables."
-                )
+            if tables.are_folders:
+                self._check_folder(sink, target, place)
             self._check_log(tables, place, self.run.publish_log.state.newest_accepted)
             self._places[given] = place
         return self._places[given]
+
+    def _check_folder(self, sink: str, target: StagedTarget, place: str) -> None:
+        """Check a folder against the log and the folders of other sinks.
+
+        Raises:
+            BadConfigError: one is in the other, or sinks can't share a folder.
+        """
+        real, log = Path(place).resolve(), self.root.resolve()
+        if real.is_relative_to(log) or log.is_relative_to(real):
+            raise BadConfigError(
+                f"{sink!r}: the table {place} and the publish log {self.root} are in each other. Readers of the "
+                "table would read what is staged. Choose another folder for the log."
+            )
+        kind, other = self._first_sinks.setdefault(str(real), (target.kind, sink))
+        if kind != target.kind:
+            raise BadConfigError(
+                f"{sink!r}: the sink {other!r} writes to the folder {place}, too, and only one of them writes a Delta "
+                "table. Readers would see the rows of one sink. Write to two folders."
+            )
+        if self._kinds[target.kind].one_sink_each and other != sink:
+            raise BadConfigError(
+                f"{sink!r}: the sink {other!r} writes to the table {place}, too. Each would be checked "
+                "against a table without the rows of the other. Unite the rows before one sink, or write to two tables."
+            )
 
     def _check_log(self, tables: StagedTables, place: str, known: int) -> None:
         """Check that a table has no rows of a record behind the newest one with rows that is known.
@@ -181,10 +196,36 @@ class OnceTables:
                 f"{self.run.location}, and restore the newest log into it."
             )
 
+    def publish_known(self) -> bool:
+        """Publish as `publish` does. Return False if rows wait for a function that the pipeline hasn't given yet."""
+        try:
+            self._publish()
+        except UnknownStoreError as exc:
+            log.info("rows wait for the pipeline to call a sink sink=%r log=%s", str(exc), self.run.location)
+            return False
+        return True
+
     def publish(self) -> None:
         """Publish what is accepted, up to the first error.
 
         Raises:
+            AckerError: rows wait for a sink that the pipeline doesn't call.
+            Exception: as `_publish`.
+        """
+        try:
+            self._publish()
+        except UnknownStoreError as exc:
+            raise AckerError(
+                f"Accepted rows of the publish log {self.run.location} wait for the sink {str(exc)!r}, and the pipeline calls "
+                "no tracker.write_staged of that name. Nothing behind them was published or acked. Call it again, or give "
+                "the rows up by acker-redis once skip."
+            ) from None
+
+    def _publish(self) -> None:
+        """Publish what is accepted, up to the first error.
+
+        Raises:
+            UnknownStoreError: rows wait for a function that the pipeline hasn't given.
             FilesNotMovedError: staged files are gone, or stand where they shouldn't.
             AckerError: rows can't be published. The error names the record and the sink.
         """
@@ -196,7 +237,7 @@ class OnceTables:
 
         try:
             patiently(lambda: self.run.publish_log.publish(publish), self.run.outage_secs, "table")
-        except AckerError:
+        except (AckerError, UnknownStoreError):
             raise
         except Exception as exc:
             raise AckerError(

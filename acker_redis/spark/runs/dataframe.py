@@ -305,7 +305,7 @@ def run_dataframe(
                         fresh = once_output.not_done(ids_of_all)
                         if len(fresh) < len(ids_of_all):
                             source.has_others()
-                            completed.done_before(ids_of_all[~np.isin(ids_of_all, fresh)])
+                            completed.before = ids_of_all[~np.isin(ids_of_all, fresh)]
                         spout.add(fresh)
             elif learns_ids and output == "by_message" and may_learn_ids(messages, settings, ids, replay):
                 spout.state.unread = True
@@ -345,6 +345,8 @@ def run_dataframe(
                 progress(progress_of(spout, is_emitting=is_emitting))
             if whole_output is not None:
                 whole_output.check_dead_letters()
+            if once_output is not None and once_output.has_published_all:
+                completed.pass_on_before()
 
         def emit_nothing() -> None:  # an empty source still runs the pipeline, which must be correct
             with noting_error(acker, spout.lane, run_id, settings.spout_id, line_of):
@@ -362,6 +364,8 @@ def run_dataframe(
                 if whole_output.refused:
                     time.sleep(whole_output.delay_secs)
                 emit_nothing()
+        if once_output is not None:
+            completed.pass_on_before()
         result = result_of(spout, time.monotonic() - started, completed.end())
         if once_output is not None:
             return replace(result, accepted_before=once_output.accepted_before, dead_before=once_output.dead_before)
@@ -436,6 +440,7 @@ class _CompletedMessages:
     Attributes:
         letters: letters that are deleted with their messages; None: all messages are run.
         once_letters: letters of messages that run again, as a publish log has decided; None: there is no log.
+        before: messages that an earlier run has done, and wasn't sure to have passed on.
     """
 
     def __init__(
@@ -449,11 +454,13 @@ class _CompletedMessages:
         self._saved_at = time.monotonic()
         self.letters: SelectedLetters | None = None
         self.once_letters: OnceLetters | None = None
+        self.before = np.array([], np.int64)
 
-    def done_before(self, message_ids: Int64Array) -> None:
-        """Pass on messages that an earlier run has done. It may have ended before it could."""
-        if self._on_done is not None:
-            self._on_done(message_ids, self._spout)
+    def pass_on_before(self) -> None:
+        """Pass on messages that an earlier run has done. Their rows are published."""
+        if self._on_done is not None and len(self.before):
+            self._on_done(self.before, self._spout)
+        self.before = self.before[:0]
 
     def done(self, message_ids: Int64Array) -> None:
         if self._on_done is not None:

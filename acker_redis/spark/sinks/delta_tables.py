@@ -101,6 +101,7 @@ def _forgetful(what: str) -> BadConfigError:
 class DeltaTables:
     """Stage rows of one log for Delta tables. `publish` may be called again, in any process, at the same time."""
 
+    are_folders = True
     one_sink_each = True  # else each would be checked against a table without the rows of the others
     spark_tells = False
 

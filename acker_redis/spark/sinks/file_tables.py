@@ -19,6 +19,7 @@ from acker_redis.spark.sinks.staged_tables import StagedRows, StagedTarget
 class FileTables:
     """Stage rows of one log for folders. `publish` may be called again, in any process, at the same time."""
 
+    are_folders = True
     one_sink_each = False
     spark_tells = True
 

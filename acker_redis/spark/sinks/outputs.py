@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.output_modes import AllowedWrites, Call, Scope
 from acker_redis.spark.sinks.replaced_sources import EmissionTables, ReplacedSources
 from acker_redis.spark.sinks.staged_tables import NewStage, StagingSink
+from acker_redis.spark.sinks.store_tables import PublishParts
 
 log = logging.getLogger("acker_redis.spark")
 
@@ -43,6 +44,7 @@ class Outputs:
         late: sinks that have kept their rows, in the order in which they write.
         staging: sinks whose rows are in a stage.
         new_stage: function that makes a stage. None: nothing is staged.
+        publishers: sink -> function that publishes its rows in a store of the user's.
         tables: what the sinks read and write; None: nobody compares it.
         thread: thread of the pipeline.
     """
@@ -53,6 +55,7 @@ class Outputs:
     late: list[LateSink] = field(default_factory=list)
     staging: list[StagingSink] = field(default_factory=list)
     new_stage: NewStage | None = None
+    publishers: MutableMapping[str, PublishParts] = field(default_factory=dict)
     tables: EmissionTables | None = None
     thread: int = field(default_factory=threading.get_ident, init=False)
     _checks: list[Callable[[], object]] = field(default_factory=list)

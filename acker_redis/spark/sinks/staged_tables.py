@@ -31,15 +31,20 @@ class StagedRows(NamedTuple):
         folder: the stage.
         files: their paths, below the stage.
         rows: number of rows in them.
+        key: text that no other stage has.
     """
 
     folder: Path
     files: tuple[str, ...]
     rows: int
+    key: str
 
 
 class StagedTables(Protocol):
     """Tables of one kind, for the rows of one log."""
+
+    are_folders: bool
+    """Whether a table is a folder."""
 
     one_sink_each: bool
     """Whether a table takes the rows of one sink alone."""
@@ -89,14 +94,16 @@ class Stage(NamedTuple):
     """A place where rows wait for a table.
 
     Attributes:
-        folder: folder that doesn't exist yet.
+        folder: folder that doesn't exist yet. Its parent does.
         place: whole path or URI of the table.
         tables: what knows the table.
+        key: text that no other stage has. Those of later runs, emissions and stages of a log are greater.
     """
 
     folder: Path
     place: str
     tables: StagedTables
+    key: str
 
 
 class StagingSink(Protocol):

@@ -102,5 +102,5 @@ def refuse_unstaged(output: str, sink: str) -> None:
     if output == "once":
         raise PipelineError(
             f"{sink} writes at once, so its rows can't wait in a stage until their messages are accepted. With once=, use "
-            'tracker.write with files or Delta, such as lambda writer: writer.mode("append").parquet(path).'
+            'tracker.write with files or Delta, such as lambda writer: writer.mode("append").parquet(path), or write_staged.'
         )

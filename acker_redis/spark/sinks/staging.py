@@ -107,7 +107,9 @@ def _stage(
     except BaseException:
         shutil.rmtree(stage.folder, ignore_errors=True)
         raise
-    return StagedRows(stage.folder, tuple(str(file.relative_to(stage.folder)) for file in files), expected), removed
+    return StagedRows(
+        stage.folder, tuple(str(file.relative_to(stage.folder)) for file in files), expected, stage.key
+    ), removed
 
 
 def check_files(sink: str, expected: int, told: Written | None, files: list[Path], counted: int | None) -> None:

@@ -1,0 +1,89 @@
+"""Tables of stores that only the user's functions know. Rows wait in the store, in parts.
+
+A part has the rows that one attempt of a Spark task has staged. The driver publishes the parts of one attempt per task, which
+are those that the proof has seen.
+"""
+
+from collections.abc import Callable, Mapping, MutableMapping
+from pathlib import Path
+from typing import TypeAlias
+
+from acker_redis.errors import AckerError
+from acker_redis.publishing.records import Staged
+from acker_redis.spark.sinks.staged_tables import StagedRows, StagedTarget
+
+STORE = "store"
+"""Kind of tables of stores."""
+
+PublishParts: TypeAlias = Callable[[str, Mapping[str, int]], object]
+"""A function of a key and parts with their numbers of rows, which puts these rows into a table once. Its result is ignored."""
+
+
+class UnknownStoreError(Exception):
+    """The pipeline hasn't called this sink yet, so nothing can publish its rows."""
+
+
+class StoreTables:
+    """Stage rows of one log in stores of the user's."""
+
+    one_sink_each = False
+    spark_tells = False
+    are_folders = False
+
+    def __init__(self, publishers: MutableMapping[str, PublishParts]) -> None:
+        """Set what publishes: sink -> function. Sinks get there as the pipeline calls them."""
+        self._publishers = publishers
+
+    def place_of(self, sink: str, path: str) -> str:  # noqa: ARG002
+        """Return a name for the table of a sink, which only the user knows."""
+        return f"{STORE}://{sink}"
+
+    def begin(self, place: str, stage: Path) -> None:  # noqa: ARG002
+        """Make the folder for the names of parts."""
+        stage.mkdir(parents=True)
+
+    def files_in(self, stage: Path) -> list[Path]:
+        """Return a file per part."""
+        return sorted(stage.iterdir())
+
+    def rows_in(self, file_format: str, files: list[Path]) -> int:  # noqa: ARG002
+        """Return the number of rows in parts, as workers have counted them."""
+        return sum(_rows_of(file) for file in files)
+
+    def keep(self, sink: str, target: StagedTarget, place: str, staged: StagedRows) -> Staged:  # noqa: ARG002
+        """Return what a record says of parts: their names and numbers of rows. The store has put them on its disk."""
+        parts = {name: str(_rows_of(staged.folder / name)) for name in staged.files}
+        return Staged(sink, STORE, place, str(staged.folder), (), staged.rows, {_KEY: staged.key, **parts})
+
+    def newest_number(self, place: str) -> int:  # noqa: ARG002
+        """Return 0, because only the store knows."""
+        return 0
+
+    def publish(self, number: int, staged: Staged) -> None:
+        """Let the user's function put parts into its table.
+
+        Raises:
+            UnknownStoreError: the pipeline hasn't called the sink yet.
+            Exception: the function raised it.
+        """
+        publish = self._publishers.get(staged.name)
+        if publish is None:
+            raise UnknownStoreError(staged.name)
+        parts = {part: int(rows) for part, rows in staged.options.items() if part != _KEY}
+        if sum(parts.values()) != staged.rows:
+            raise AckerError(
+                f"Record {number} of the publish log has {staged.rows:,} rows for the sink {staged.name!r}, and parts with "
+                f"{sum(parts.values()):,}. So the record is damaged. Restore it."
+            )
+        if parts:
+            publish(staged.options[_KEY], parts)
+
+    def forget(self, stages: Path) -> None:
+        """Do nothing. What was staged and isn't published stays in the store, which may drop it by its age."""
+
+
+_KEY = "key"
+
+
+def _rows_of(file: Path) -> int:
+    return int(file.read_text())
