@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from acker_redis.spark.streaming.tracked_batches import TrackedBatches
     from acker_redis.spark.tracker import Tracker
     from acker_redis.spark.worker.arrow_function import FlatMapOutput
+    from acker_redis.spark.worker.postgres import postgres
     from acker_redis.spark.worker.row_function import Collector
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "TrackedBatches",
     "Tracker",
     "check_pipeline",
+    "postgres",
     "prepare_environment",
     "read_dead_letters",
     "read_files",
@@ -86,6 +88,7 @@ _MODULES = {
     "TrackedBatches": "streaming.tracked_batches",
     "Tracker": "tracker",
     "check_pipeline": "runs.check_pipeline",
+    "postgres": "worker.postgres",
     "prepare_environment": "runtime.environment",
     "read_dead_letters": "sources.dead_letters",
     "read_files": "sources.files",

@@ -29,12 +29,11 @@ from acker_redis.spark.sinks import checkpoints, exports, partitions, stores, wr
 from acker_redis.spark.sinks import kafka as kafka_sink
 from acker_redis.spark.sinks.exports import Origin
 from acker_redis.spark.sinks.outputs import Outputs
-from acker_redis.spark.sinks.store_tables import PublishParts
 from acker_redis.spark.worker.arrow_function import Execute, FlatMapOutput, FlatMapStep
 from acker_redis.spark.worker.failures import NoRetry, OnError
 from acker_redis.spark.worker.partitions import Write
 from acker_redis.spark.worker.row_function import RowByRow, RowFunction, RowFunctionStep
-from acker_redis.spark.worker.staged_parts import StagePart
+from acker_redis.spark.worker.staged_parts import PublishParts, StagePart
 
 __all__ = ["FlatMapOutput", "Tracker"]
 

@@ -25,7 +25,8 @@ from acker_redis.spark.sinks.delta_tables import DELTA, DeltaTables
 from acker_redis.spark.sinks.file_tables import FileTables
 from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.sinks.staged_tables import Stage, StagedTables, StagedTarget, StagingSink
-from acker_redis.spark.sinks.store_tables import STORE, PublishParts, StoreTables, UnknownStoreError
+from acker_redis.spark.sinks.store_tables import STORE, StoreTables, UnknownStoreError
+from acker_redis.spark.worker.staged_parts import PublishParts
 from acker_redis.spout.in_flight import Emission
 
 log = logging.getLogger("acker_redis.spark")

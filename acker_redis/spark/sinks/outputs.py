@@ -14,7 +14,7 @@ from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.sinks.output_modes import AllowedWrites, Call, Scope
 from acker_redis.spark.sinks.replaced_sources import EmissionTables, ReplacedSources
 from acker_redis.spark.sinks.staged_tables import NewStage, StagingSink
-from acker_redis.spark.sinks.store_tables import PublishParts
+from acker_redis.spark.worker.staged_parts import PublishParts
 
 log = logging.getLogger("acker_redis.spark")
 

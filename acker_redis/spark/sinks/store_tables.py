@@ -4,19 +4,16 @@ A part has the rows that one attempt of a Spark task has staged. The driver publ
 are those that the proof has seen.
 """
 
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import MutableMapping
 from pathlib import Path
-from typing import TypeAlias
 
 from acker_redis.errors import AckerError
 from acker_redis.publishing.records import Staged
 from acker_redis.spark.sinks.staged_tables import StagedRows, StagedTarget
+from acker_redis.spark.worker.staged_parts import PublishParts
 
 STORE = "store"
 """Kind of tables of stores."""
-
-PublishParts: TypeAlias = Callable[[str, Mapping[str, int]], object]
-"""A function of a key and parts with their numbers of rows, which puts these rows into a table once. Its result is ignored."""
 
 
 class UnknownStoreError(Exception):

@@ -11,8 +11,8 @@ from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.sinks.sink import Sink
 from acker_redis.spark.sinks.staged_tables import Stage, StagedTarget
 from acker_redis.spark.sinks.staging import StagedFrame
-from acker_redis.spark.sinks.store_tables import STORE, PublishParts
-from acker_redis.spark.worker.staged_parts import PART, ROWS, StagePart, StagePartsStep
+from acker_redis.spark.sinks.store_tables import STORE
+from acker_redis.spark.worker.staged_parts import PART, ROWS, PublishParts, StagePart, StagePartsStep
 
 _OF_PARTS = StructType([StructField(PART, StringType()), StructField(ROWS, LongType())])
 

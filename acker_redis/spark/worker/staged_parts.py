@@ -1,6 +1,6 @@
 """The step of a sink that stages rows in a store of the user's, by a function of each partition."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -10,6 +10,9 @@ from pyspark import TaskContext
 from acker_redis.errors import InexactPipelineError
 from acker_redis.spark.worker.failures import note_component
 from acker_redis.spark.worker.process import keep_imports, partition_id
+
+PublishParts: TypeAlias = Callable[[str, Mapping[str, int]], object]
+"""A function of a key and parts with their numbers of rows, which puts these rows into a table once. Its result is ignored."""
 
 StagePart: TypeAlias = Callable[[Iterator[pa.RecordBatch], str], object]
 """A function of the batches of a partition and the name of its part. Its result is ignored."""
