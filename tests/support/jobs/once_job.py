@@ -2,8 +2,9 @@
 
     python -m tests.support.jobs.once_job redis://127.0.0.1:6379/0 FOLDER POINT TIMES [FORMAT]
 
-The point is the one that is passed for that time. The sinks are `a` and `b`, in Parquet unless the format is `delta`. Rows
-have the attempt that made them. Sevens fail for ever, in both sinks, and other messages fail by chance, in the second one.
+The point is the one that is passed for that time. The sinks are `a` and `b`, in Parquet unless the format is `delta`. With
+`store`, the second one is a database. Rows have the attempt that made them. Sevens fail for ever, in both sinks, and other
+messages fail by chance, in the second one.
 """
 
 import os
@@ -28,8 +29,10 @@ from acker_redis.spark import Once, Tracker, run_tracked
 from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.sinks import staging
 from acker_redis.spark.sinks.delta_tables import DeltaTables
+from acker_redis.spark.sinks.store_tables import StoreTables
 from acker_redis.store import decided_letters
 from tests.support.spark.cluster import session
+from tests.support.spark.parts_store import PartsStore
 
 CONFIG = AckerConfig(app="once", shards=2, message_timeout_secs=30)
 MESSAGES = 60
@@ -60,6 +63,12 @@ POINTS_OF_DELTA: dict[str, tuple[Any, str, bool]] = {
     "appended": (DeltaTables, "_append", False),
 }
 """The same, of runs into Delta tables alone."""
+
+POINTS_OF_STORE: dict[str, tuple[Any, str, bool]] = {
+    "before a transaction": (StoreTables, "publish", True),
+    "committed": (StoreTables, "publish", False),
+}
+"""The same, of runs with a store alone."""
 
 
 def dying(method: Callable[..., Any], times: int, *, before: bool) -> Callable[..., Any]:
@@ -100,7 +109,18 @@ def pipeline(folder: Path, kind: str, tracker: Tracker, messages: DataFrame) -> 
         rows = tracker.flat_map(
             messages, partial(rows_of, sink, attempt), "id bigint, attempt string", name=f"rows-{sink}"
         )
-        tracker.write(rows, partial(append, kind, str(folder / sink)), name=sink)
+        if kind == "store" and sink == "b":
+            store = store_of(folder)
+            rows = rows.withColumnRenamed("attempt", "child")
+            tracker.write_staged(rows, store.stage, store.publish, name=sink)
+        else:
+            file_format = "delta" if kind == "delta" else "parquet"
+            tracker.write(rows, partial(append, file_format, str(folder / sink)), name=sink)
+
+
+def store_of(folder: Path) -> PartsStore:
+    """The database of a run. Its column `child` has the attempt."""
+    return PartsStore(str(folder / "store"))
 
 
 def append(kind: str, path: str, writer: DataFrameWriter) -> None:
@@ -113,7 +133,7 @@ def main(url: str, folder: Path, point: str, times: int, kind: str = "parquet") 
     spark = session(folder, {"spark.sql.shuffle.partitions": "2", **(settings_of_delta() if kind == "delta" else {})})
     with ExitStack() as patched, Acker.connect(url, CONFIG) as acker:
         patched.enter_context(patch.object(publish_log, "SNAPSHOT_EVERY", 3))  # so that the log is compacted
-        if point in (points := POINTS | POINTS_OF_DELTA):
+        if point in (points := POINTS | POINTS_OF_DELTA | POINTS_OF_STORE):
             owner, name, before = points[point]
             patched.enter_context(patch.object(owner, name, dying(getattr(owner, name), times, before=before)))
         work = partial(pipeline, folder, kind)

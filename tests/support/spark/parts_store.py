@@ -4,13 +4,14 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 
 WAIT_SECS = 60.0
 TABLES = """
-CREATE TABLE IF NOT EXISTS staged(part TEXT, id INTEGER, child INTEGER);
-CREATE TABLE IF NOT EXISTS items(id INTEGER, child INTEGER);
+CREATE TABLE IF NOT EXISTS staged(part TEXT, id INTEGER, child);
+CREATE TABLE IF NOT EXISTS items(id INTEGER, child);
 CREATE TABLE IF NOT EXISTS published(key TEXT PRIMARY KEY);
 """
 
@@ -39,10 +40,10 @@ class PartsStore:
                 moved = database.execute("INSERT INTO items SELECT id, child FROM staged WHERE part = ?", [part])
                 assert moved.rowcount == rows, "the part has the rows that were counted"
 
-    def items(self) -> list[tuple[int, int]]:
+    def items(self) -> list[tuple[int, Any]]:
         return self.rows_of("SELECT id, child FROM items ORDER BY id, child")
 
-    def rows_of(self, query: str) -> list[tuple[int, int]]:
+    def rows_of(self, query: str) -> list[tuple[Any, Any]]:
         with self.transaction() as database:
             return database.execute(query).fetchall()
 
