@@ -1,4 +1,4 @@
-"""Faults around the member of a group, on a real broker: compaction, transactions, strangers, zombies, secured listeners."""
+"""Faults around the member of a group, on a real broker: compaction, transactions, strangers, zombies, deletion."""
 
 import json
 import logging
@@ -6,20 +6,15 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from acker_redis.errors import OutageError
-from acker_redis.kafka.letter_topic import Letter, LetterTopic, about
-from acker_redis.kafka.producer import producer_settings
-from acker_redis.spark.worker.kafka import KafkaWrite
 from acker_redis.testing import wait_until
 from tests.kafka.test_group_member import delete, driving, numbered, texts
-from tests.support.kafka import Broker, broker
+from tests.support.kafka import Broker
 
 pytestmark = pytest.mark.server
 
@@ -151,6 +146,26 @@ def test_group_that_is_deleted_while_its_member_is_out_gets_its_commits_again(
         driver.until_lag(topic, 0)
 
 
+def test_group_with_a_working_member_is_not_deleted_and_loses_no_commit(node: Broker, group: str) -> None:
+    from confluent_kafka import KafkaException
+
+    topic = node.topic(partitions=2)
+    node.produce(topic, numbered(40, 2))
+    with driving(node, topic, group) as driver:
+        driver.until_read(40, keeps=lambda value: value == "6")
+        driver.until_lag(topic, 17)
+        admin = node.admin()
+        with pytest.raises(KafkaException, match="NON_EMPTY_GROUP"):
+            admin.delete_consumer_groups([group])[group].result(60)
+        assert {number: at.offset for number, at in node.committed(group, topic).items()} == {0: 3, 1: 20}
+        node.produce(topic, numbered(10, 2, 40))
+        assert driver.until_read(50) == texts(*range(50))
+        ((owned, offset),) = driver.open
+        owned.progress.done(offset)
+        driver.until_lag(topic, 0)
+        assert (len(driver.read), driver.events) == (50, [])
+
+
 def test_group_that_is_deleted_while_nobody_runs_begins_at_the_first_records_and_the_log_says_so(
     node: Broker, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -195,52 +210,3 @@ def test_member_that_stands_still_for_longer_than_its_session_commits_nothing(
     found = json.loads(said)
     assert found == {"withdrawn": [0, 1], "read": 40}
     assert node.lag(group, topic) == 0
-
-
-PASSWORD = "pa55word-of-billing"
-
-
-@pytest.fixture
-def secured(tmp_path: Path) -> Iterator[Broker]:
-    """With TLS and passwords (SASL_SSL)."""
-    import trustme
-    from cryptography.hazmat.primitives import serialization as form
-
-    authority = trustme.CA()
-    certificate = authority.issue_cert("127.0.0.1")
-    key = form.load_pem_private_key(certificate.private_key_pem.bytes(), None)
-    pem = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
-    (tmp_path / "node.pem").write_bytes(pem + b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    login = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-    users = f'username="node" password="node" user_node="node" user_billing="{PASSWORD}"'
-    settings = {
-        "ssl.keystore.type": "PEM", "ssl.keystore.location": tmp_path / "node.pem",
-        "ssl.truststore.type": "PEM", "ssl.truststore.location": tmp_path / "ca.pem",
-        "sasl.enabled.mechanisms": "PLAIN", "sasl.mechanism.inter.broker.protocol": "PLAIN",
-        "listener.name.sasl_ssl.plain.sasl.jaas.config": f"{login} {users};",
-    }  # fmt: skip
-    client = {
-        "security.protocol": "SASL_SSL", "ssl.ca.location": str(tmp_path / "ca.pem"), "sasl.mechanisms": "PLAIN",
-        "sasl.username": "billing", "sasl.password": PASSWORD,
-    }  # fmt: skip
-    with broker(protocol="SASL_SSL", client=client, **settings) as started:
-        yield started
-
-
-def test_source_sink_and_letters_use_tls_and_passwords(secured: Broker, group: str) -> None:
-    topic, out, letters = secured.topic(), secured.topic(), secured.topic()
-    secured.produce(topic, numbered(10, 1))
-    with driving(secured, topic, group, **secured.client) as driver:
-        assert driver.until_read(10) == texts(*range(10))
-        driver.until(lambda: driver.member.owned[0].committed == driver.member.owned[0].commit(), "all are committed")
-    rows = pa.RecordBatch.from_pydict({"value": [b"a", b"b"]})
-    KafkaWrite("write_kafka", out, producer_settings(secured.client))(iter([rows]), 0)
-    assert sorted(message.value() for message in secured.read(out)) == [b"a", b"b"]
-    place = {"topic": topic, "topic_id": "A" * 22, "partition": 0, "offset": 1}
-    of = about(app="a", group=group, place=place, stage=None, reason="failed", detail=None, attempts=1, run_id="r")
-    dead = LetterTopic(secured.client, letters)
-    dead.send("1", Letter(b"k", b"v", [], of))
-    dead.close(60)
-    assert dead.collect() == (["1"], [])
-    assert [message.value() for message in secured.read(letters)] == [b"v"]

@@ -67,6 +67,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
     "Kafka on Spark. The member of a group, its faults and letters stay, on a real broker without Spark.": (
         "spark/runs/test_kafka.py",
         "spark/runs/test_kafka_exports.py",
+        "spark/runs/test_kafka_tokens.py",
         "spark/sinks/test_kafka.py",
         "spark/sinks/test_kafka_record_ids.py",
         "spark/streaming/test_group_offsets.py",
@@ -106,7 +107,7 @@ ELSEWHERE: dict[str, tuple[str, ...]] = {
         "docs/test_upgrade.py::test_newer_server_takes_over_by_replication",
         "docs/test_upgrade.py::test_older_server",
         "kafka/test_cut_logs.py",
-        "kafka/test_group_faults.py::test_source_sink_and_letters_use_tls",
+        "kafka/test_secured_listeners.py",
         "kafka/test_group_member.py::test_protocol_of_kafka_4",
         "cli/test_topology.py::test_run_ends",
         "cli/test_topology.py::test_second_ctrl_c",

@@ -82,7 +82,7 @@ class Broker(Node):
 
     def committed(self, group: str, topic: str) -> dict[int, Any]:
         """What a group has committed, by partition; those without a commit are left out."""
-        return committed(self.address, group, topic)
+        return committed(self.client, group, topic)
 
     def commit(self, group: str, topic: str, offsets: dict[int, tuple[int, str]]) -> None:
         """Commit offset and metadata of partitions, for a group without members."""
@@ -136,7 +136,7 @@ class Broker(Node):
 
     def ends(self, topic: str) -> dict[int, int]:
         """The offsets after the last records, by partition."""
-        return ends(self.address, topic)
+        return ends(self.client, topic)
 
     def lag(self, group: str, topic: str) -> int:
         """Records of a topic at or beyond a group's commits."""
@@ -173,14 +173,15 @@ class Broker(Node):
             consumer.close()
 
 
-def committed(servers: str, group: str, topic: str) -> dict[int, Any]:
+def committed(client: str | Mapping[str, object], group: str, topic: str) -> dict[int, Any]:
     """What a group has committed, by partition; those without a commit are left out.
 
-    The admin client could be asked, too, but crashes if the coordinator answers with an error.
+    `client` has settings, or is the address of brokers that need no others. The admin client could be asked, too, but crashes
+    if the coordinator answers with an error.
     """
     from confluent_kafka import Consumer, TopicPartition
 
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 0})
+    consumer = Consumer({**_settings(client), "group.id": group})
     try:
         numbers = consumer.list_topics(topic, 60).topics[topic].partitions
         wanted = [TopicPartition(topic, number) for number in numbers]
@@ -188,6 +189,10 @@ def committed(servers: str, group: str, topic: str) -> dict[int, Any]:
         return {at.partition: at for at in found if at.offset >= 0}
     finally:
         consumer.close()
+
+
+def _settings(client: str | Mapping[str, object]) -> dict[str, object]:
+    return {"bootstrap.servers": client, "log_level": 0} if isinstance(client, str) else dict(client)
 
 
 def _answered(ask: Callable[[], Any]) -> Any:
@@ -209,11 +214,11 @@ def _answered(ask: Callable[[], Any]) -> Any:
     return answers[0]
 
 
-def ends(servers: str, topic: str) -> dict[int, int]:
+def ends(client: str | Mapping[str, object], topic: str) -> dict[int, int]:
     """The offsets after the last records, by partition."""
     from confluent_kafka import Consumer
 
-    consumer = Consumer({"bootstrap.servers": servers, "group.id": "tests", "log_level": 0})
+    consumer = Consumer({**_settings(client), "group.id": "tests"})
     try:
         numbers = consumer.list_topics(topic, 60).topics[topic].partitions
         return {number: _end(consumer, topic, number) for number in numbers}
