@@ -3,10 +3,10 @@
 import logging
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-from acker_redis.errors import BadConfigError, PipelineError
+from acker_redis.errors import BadConfigError, OutageError, PipelineError
 from acker_redis.extras import install_hint
 
 log = logging.getLogger("acker_redis.kafka")
@@ -40,6 +40,9 @@ _LEAST_CHARS = 2
 _SAID_SECS = 60.0
 """Interval between two log lines of the client that are of the same kind."""
 
+_UNANSWERED = "Failed to acquire SASL OAUTHBEARER token"
+"""Beginning of the client's error after which it asks for a token again. It has the code of a refused login."""
+
 
 def confluent() -> Any:
     """Import confluent-kafka.
@@ -55,6 +58,32 @@ def confluent() -> Any:
             f"{install_hint('kafka')} The machines of the executors need it, too."
         ) from exc
     return confluent_kafka
+
+
+def connected(make: Callable[[dict[str, Any]], Any], settings: Mapping[str, object]) -> Any:
+    """Make a client. It waits for no broker, but for the first token of an `oauth_cb`.
+
+    Raises:
+        OutageError: no token came, because the function raises, or takes too long.
+        KafkaException: the client refuses the settings.
+    """
+    kafka = confluent()
+    try:
+        return make({**settings})
+    except (kafka.KafkaException, SystemError) as exc:
+        # The client may call error_cb while the exception of oauth_cb is set, which is a SystemError.
+        is_token = isinstance(exc, SystemError) or exc.args[0].code() == kafka.KafkaError.SASL_AUTHENTICATION_FAILED
+        if not is_token or "oauth_cb" not in settings:
+            raise
+        raise OutageError(
+            "kafka: oauth_cb gave no token within ten seconds, and without one no broker answers. No record is to blame. "
+            "Check the function, and the service that it asks."
+        ) from None
+
+
+def lacks_token(error: Any) -> bool:
+    """Return True if an error of a client says that no token came. The client asks for one again."""
+    return bool(error.str().startswith(_UNANSWERED))
 
 
 def check_names(kafka: Mapping[str, object]) -> None:

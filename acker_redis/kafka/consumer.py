@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from acker_redis.errors import BadConfigError
-from acker_redis.kafka.client import check_names, confluent, without_secrets
+from acker_redis.kafka.client import check_names, confluent, connected, without_secrets
 
 _COMMITS = "The library commits an offset when its records are done. Omit it"
 _LISTENS = "The library takes this callback itself. Omit it"
@@ -51,6 +51,7 @@ def consumer_settings(kafka: Mapping[str, object], group: str, unread: str | Non
 
     Raises:
         BadConfigError: a setting is unknown, or is the library's own.
+        OutageError: `oauth_cb` gives no token.
         PipelineError: confluent-kafka is not installed.
     """
     check_names(kafka)
@@ -136,7 +137,7 @@ def _try(settings: dict[str, Any]) -> None:
     """Let the client check the settings, because it knows their names and ranges. It doesn't wait for a broker."""
     kafka = confluent()
     try:
-        kafka.Consumer({**settings, "log_level": 0}).close()
+        connected(kafka.Consumer, {**settings, "log_level": 0}).close()
     except (kafka.KafkaException, TypeError, ValueError) as exc:
         words = exc.args[0].str() if isinstance(exc, kafka.KafkaException) else str(exc)
         raise BadConfigError(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from acker_redis.errors import OutageError
-from acker_redis.kafka.client import confluent
+from acker_redis.kafka.client import confluent, connected
 from acker_redis.kafka.commit_metadata import NO_EPOCH
 from acker_redis.kafka.partition_progress import PartitionProgress
 from acker_redis.kafka.topics import ASK_SECS, passes, refused
@@ -34,7 +34,7 @@ def cut_at(
     high = min(high, progress.next)
     if progress.epoch == NO_EPOCH:  # another program committed, and nothing was read since
         return high
-    consumer = confluent().Consumer({**settings, "log_level": 0})
+    consumer = connected(confluent().Consumer, {**settings, "log_level": 0})
     try:
         while low < high:
             middle = (low + high) // 2

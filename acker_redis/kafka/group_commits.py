@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
+from acker_redis.errors import OutageError
 from acker_redis.kafka.assignment import Owned, position
-from acker_redis.kafka.client import confluent, without_secrets
+from acker_redis.kafka.client import confluent, connected, without_secrets
 
 log = logging.getLogger("acker_redis.kafka")
 
@@ -61,7 +62,11 @@ class GroupCommits:
         partitions = list(partitions)
         if self._consumer is None:
             own = {"on_commit": self._take_answer, "error_cb": self._complain}
-            self._consumer = confluent().Consumer({**own, **self._settings})
+            try:
+                self._consumer = connected(confluent().Consumer, {**own, **self._settings})
+            except OutageError as exc:
+                self._fail("token", str(exc))
+                return
         self._wait(0.0)
         while not self._sent and (changed := _changed(partitions)):
             self._is_too_long = False

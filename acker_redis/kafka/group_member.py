@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from acker_redis.errors import OutageError
 from acker_redis.kafka.assignment import Listener, Owned, Starts, position
-from acker_redis.kafka.client import ClientLog, confluent, without_secrets
+from acker_redis.kafka.client import ClientLog, confluent, connected, lacks_token, without_secrets
 from acker_redis.kafka.commit_metadata import MOST_BYTES
 from acker_redis.kafka.cut_logs import before, cut_at
 from acker_redis.kafka.log_ends import LogEnds
@@ -204,7 +204,7 @@ class GroupMember:
         own = {
             "on_commit": self._while_current(self._answered), "error_cb": self._while_current(self._complain),
         }  # fmt: skip
-        consumer = confluent().Consumer({"logger": ClientLog(self._settings), **self._settings, **own})
+        consumer = connected(confluent().Consumer, {"logger": ClientLog(self._settings), **self._settings, **own})
         calls = {"on_assign": self._assign, "on_revoke": self._revoke, "on_lost": self._lose}
         callbacks = {name: self._while_current(self._kept(call)) for name, call in calls.items()}
         consumer.subscribe(self._names, **callbacks)
@@ -265,7 +265,8 @@ class GroupMember:
         """Leave without waiting, because the client tries to reach the brokers for a while."""
         self._withdraw(list(self._owned))
         consumer, self._left_at = self._take_client(), time.monotonic()
-        self._leaving = _in_background(lambda: _close(consumer))
+        if consumer is not None:
+            self._leaving = _in_background(lambda: _close(consumer))
 
     def _withdraw(self, keys: Iterable[tuple[str, int]]) -> None:
         for key in keys:
@@ -310,7 +311,11 @@ class GroupMember:
 
     def _complain(self, error: Any) -> None:
         """Take an error that belongs to no partition. The user's callback hears of it, too."""
-        if error.code() == confluent().KafkaError._AUTHENTICATION:  # noqa: SLF001
+        if lacks_token(error):
+            self._say(
+                "token", "no token for the brokers, asking again error=%s", without_secrets(error.str(), self._settings)
+            )
+        elif error.code() == confluent().KafkaError._AUTHENTICATION:  # noqa: SLF001
             self._failed = self._failed or refused(error, self._settings)
         else:
             self._say(error.code(), "brokers not answering error=%s", without_secrets(error.str(), self._settings))

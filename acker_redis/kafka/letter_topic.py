@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from acker_redis.errors import BadConfigError
-from acker_redis.kafka.client import ClientLog, confluent, connection_settings, without_secrets
+from acker_redis.kafka.client import ClientLog, confluent, connected, connection_settings, without_secrets
 from acker_redis.kafka.producer import producer_settings
 from acker_redis.kafka.topics import NEW_SECS, Topics
 
@@ -50,7 +50,7 @@ class LetterTopic:
 
         Raises:
             BadConfigError: the topic doesn't exist.
-            OutageError: no broker answers.
+            OutageError: no broker answers, or `oauth_cb` gives no token.
         """
         if topic not in Topics(kafka).describe([topic], max_wait_secs=NEW_SECS):
             raise BadConfigError(
@@ -60,7 +60,9 @@ class LetterTopic:
         self._kafka, self._topic = kafka, topic
         settings = producer_settings(connection_settings(kafka))
         # A broker refuses a batch as a whole, so each letter is one.
-        self._producer = confluent().Producer({**settings, "batch.num.messages": 1, "logger": ClientLog(kafka)})
+        self._producer = connected(
+            confluent().Producer, {**settings, "batch.num.messages": 1, "logger": ClientLog(kafka)}
+        )
         self._delivered: list[str] = []
         self._given_up: list[str] = []
         self._said_at = float("-inf")

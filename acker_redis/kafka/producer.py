@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from acker_redis.errors import BadConfigError
-from acker_redis.kafka.client import check_names, confluent, without_secrets
+from acker_redis.kafka.client import check_names, confluent, connected, without_secrets
 
 _DELIVERY_MS = 60_000
 """Time for a record's acknowledgement, unless `delivery.timeout.ms` is set."""
@@ -38,6 +38,7 @@ def producer_settings(kafka: Mapping[str, object]) -> dict[str, Any]:
 
     Raises:
         BadConfigError: a setting is unknown, weakens the proof, or is the sink's own.
+        OutageError: `oauth_cb` gives no token.
         PipelineError: confluent-kafka is not installed.
     """
     check_names(kafka)
@@ -85,7 +86,7 @@ def _try(settings: dict[str, Any]) -> None:
     """Let the client check the settings, because it knows their names and ranges. It doesn't wait for a broker."""
     kafka = confluent()
     try:
-        kafka.Producer({**settings, "log_level": 0})
+        connected(kafka.Producer, {**settings, "log_level": 0})
     except (kafka.KafkaException, TypeError, ValueError) as exc:
         words = exc.args[0].str() if isinstance(exc, kafka.KafkaException) else str(exc)
         raise BadConfigError(

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from acker_redis.kafka.client import confluent
+from acker_redis.kafka.client import confluent, connected
 from acker_redis.kafka.topics import Topics
 
 _STEP_SECS, _MOST_STEP_SECS = 2.0, 16.0
@@ -49,7 +49,7 @@ class RecordReader:
             and place.partition < topics[place.topic].partitions
         }  # fmt: skip
         left = sorted(there - self._found.keys())
-        consumer = confluent().Consumer({**self._settings, "log_level": 0})
+        consumer = connected(confluent().Consumer, {**self._settings, "log_level": 0})
         try:
             count = len(left)
             deadline = time.monotonic() + self._step_secs

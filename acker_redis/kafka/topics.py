@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from acker_redis.errors import AckerError, OutageError
-from acker_redis.kafka.client import ClientLog, confluent, connection_settings, without_secrets
+from acker_redis.kafka.client import ClientLog, confluent, connected, connection_settings, without_secrets
 
 NEW_SECS = 5.0
 """Time that brokers get to hear of a new topic."""
@@ -49,6 +50,9 @@ class Topics:
 
         Args:
             kafka: the user's settings. Only those of connections are used.
+
+        Raises:
+            OutageError: `oauth_cb` gives no token.
         """
         self.kafka = kafka
         self._connect()
@@ -57,7 +61,7 @@ class Topics:
         from confluent_kafka.admin import AdminClient  # the extra may be missing
 
         settings: dict[str, Any] = {"logger": ClientLog(self.kafka), **connection_settings(self.kafka)}
-        self.admin = AdminClient(settings)
+        self.admin = connected(AdminClient, settings)
 
     def describe(
         self, names: Iterable[str], *, max_wait_secs: float = 0.0, outage_secs: float = MAX_WAIT_SECS
@@ -114,7 +118,9 @@ class Topics:
                 if error is not None and error.code() in missing:
                     continue
                 if error is None or passes(error):  # not if a broker refuses, as another client would be refused, too
-                    self._connect()  # this one goes on asking the broker that it knows as controller, even if it has died
+                    # This one goes on asking the broker that it knows as controller, even if it has died.
+                    with suppress(OutageError):
+                        self._connect()
                 raise
             topic_id = str(described.topic_id).translate(_AS_KAFKA)
             found[name] = Topic(topic_id, len(described.partitions))

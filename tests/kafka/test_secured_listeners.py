@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from acker_redis import AckerError, OutageError
 from acker_redis.kafka.letter_topic import Letter, LetterTopic, about
 from acker_redis.kafka.producer import producer_settings
 from acker_redis.spark.worker.kafka import KafkaWrite
@@ -66,14 +67,20 @@ def _sasl(protocol: str, mechanism: str, login: str) -> dict[str, object]:
     }
 
 
-def token(folder: str, _: str) -> tuple[str, float]:
+AWAY = "away"
+"""File that exists while the service of tokens is away. It names the process that gets tokens all the same."""
+
+
+def token(folder: str, _: str, secs: float = 3600.0) -> tuple[str, float]:
     """A callback of the client, in any process: a token of its own for each call, in a file that names the process."""
+    if (Path(folder) / AWAY).exists() and (Path(folder) / AWAY).read_text() != str(os.getpid()):
+        raise ConnectionError("the service of tokens is away")
     now, name = time.time(), uuid.uuid4().hex
-    parts = {"alg": "none"}, {"sub": "billing", "iat": now, "exp": now + 3600, "jti": name}
+    parts = {"alg": "none"}, {"sub": "billing", "iat": now, "exp": now + secs, "jti": name}
     header, claims = (base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
     text = f"{header}.{claims}."
     (Path(folder) / f"{os.getpid()}-{name}.token").write_text(text)
-    return text, now + 3600
+    return text, now + secs
 
 
 def issued(folder: Path) -> dict[str, int]:
@@ -136,3 +143,56 @@ def test_source_sink_and_letters_pass_secured_listeners(
     assert set(tokens.values()) == ({os.getpid()} if "oauth_cb" in kafka else set())
     for secret in (PASSWORD, *tokens):
         assert all(secret not in text for text in shown)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("secured", ["tokens"], indirect=True)
+def test_member_goes_on_with_its_token_while_no_other_comes(
+    secured: Broker, group: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The client asks for another token after four fifths of the time of the one that it has, and then every ten seconds."""
+    topic = secured.topic()
+    kafka = {**secured.client, "oauth_cb": partial(token, str(tmp_path), secs=90.0)}
+    with driving(secured, topic, group, **kafka) as driver:
+        driver.until(lambda: driver.member.owned, "partitions are assigned")
+        (tmp_path / AWAY).touch()
+        driver.until(lambda: "no token for the brokers, asking again" in caplog.text, "the log says it")
+        secured.client |= {"oauth_cb": partial(token, str(tmp_path / "others"))}
+        (tmp_path / "others").mkdir()
+        secured.produce(topic, numbered(10, 1))
+        driver.until_read(10)
+        before = len(issued(tmp_path))
+        (tmp_path / AWAY).unlink()
+        driver.until(lambda: len(issued(tmp_path)) > before, "tokens come again")
+        driver.until_lag(topic, 0)
+        assert (len(driver.read), driver.events) == (10, [])
+
+
+@pytest.mark.parametrize("secured", ["tokens"], indirect=True)
+def test_member_that_is_out_joins_once_tokens_come_again(
+    secured: Broker, group: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = secured.topic()
+    secured.produce(topic, numbered(10, 1))
+    with driving(secured, topic, group, **secured.client) as driver:
+        driver.until_read(10)
+        driver.until_lag(topic, 0)
+        (tmp_path / AWAY).touch()
+        driver.member._give_up(OutageError("The brokers were away."))
+        driver.until(lambda: "oauth_cb gave no token" in caplog.text, "it asks for a token in vain")
+        (tmp_path / AWAY).unlink()
+        secured.produce(topic, numbered(10, 1, 10))
+        assert driver.until_read(20) == texts(*range(20))
+        driver.until_lag(topic, 0)
+
+
+@pytest.mark.parametrize("secured", ["tokens"], indirect=True)
+def test_refused_token_ends_the_membership_and_shows_nowhere(
+    secured: Broker, group: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = "t0ken-of-billing"
+    kafka = {**secured.client, "oauth_cb": lambda _: (secret, time.time() + 3600)}
+    with caplog.at_level(logging.DEBUG), driving(secured, "t", group, **kafka) as driver:
+        with pytest.raises(AckerError, match="_AUTHENTICATION") as raised:
+            driver.until(lambda: False, "the broker refuses")
+        assert secret not in f"{caplog.text} {driver.member!r} {raised.value!r}"

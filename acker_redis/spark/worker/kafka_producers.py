@@ -4,7 +4,7 @@ import os
 from collections import OrderedDict
 from typing import Any
 
-from acker_redis.kafka.client import ClientLog, confluent
+from acker_redis.kafka.client import ClientLog, confluent, connected
 
 _MOST = 4
 """Number of producers that a process keeps. Each has threads and connections."""
@@ -22,10 +22,14 @@ class WorkerProducer:
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        """Make a producer."""
+        """Make a producer.
+
+        Raises:
+            OutageError: `oauth_cb` gives no token.
+        """
         self.words, self.has_failed = "", False
         own = {"error_cb": self._note, "logger": ClientLog(settings), "delivery.report.only.error": True}
-        self.client = confluent().Producer({**own, **settings})
+        self.client = connected(confluent().Producer, {**own, **settings})
 
     @classmethod
     def take(cls, settings: dict[str, Any]) -> "WorkerProducer":

@@ -12,9 +12,11 @@ from pyspark.sql import DataFrame
 
 from acker_redis import Acker, AckerConfig
 from acker_redis.spark import Tracker
-from tests.kafka.test_secured_listeners import issued, start
+from acker_redis.spout.retry import RetryPolicy
+from tests.kafka.test_secured_listeners import AWAY, issued, start
 from tests.spark.runs.test_kafka import Case, numbered
 from tests.support.kafka import Broker, values
+from tests.support.spark.cases import MakeCase
 
 pytestmark = pytest.mark.spark
 
@@ -54,3 +56,27 @@ def test_callback_gives_tokens_to_the_driver_and_to_workers_and_no_log_shows_the
     assert len(tokens) > before
     assert set(tokens.values()) > {os.getpid()}, "workers ask for tokens, too"
     assert all(token not in text for text in shown for token in tokens)
+
+
+@pytest.mark.usefixtures("one_attempt")
+@pytest.mark.parametrize("spared", ["driver", "nobody"])
+def test_sink_without_tokens_counts_against_nobody(
+    case: MakeCase, secured: Broker, tmp_path: Path, spared: str
+) -> None:
+    """The service of tokens is away during the first two emissions, for the workers alone, or for the driver, too."""
+    sink = secured.topic()
+    emissions: list[int] = []
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        emissions.append(tracker.emission)
+        if len(emissions) == 1:
+            (tmp_path / AWAY).write_text(str(os.getpid()) if spared == "driver" else "")
+        elif len(emissions) == 3:
+            (tmp_path / AWAY).unlink()
+        rows = messages.selectExpr("cast(id AS string) AS value", "_share", "_roots")
+        tracker.write_kafka(rows, topic=sink, kafka=secured.client)
+
+    ended = case(n=50).done(pipeline, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    assert (ended.letters, ended.acked) == ({}, set(range(50)))
+    assert len(emissions) >= 3
+    assert values(secured.read(sink)) == sorted(map(str, range(50)))
