@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from acker_redis.errors import AckerError, BadConfigError, LogLostError
+from acker_redis.errors import AckerError, BadConfigError, LogLostError, UnprovenEmissionError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.publishing.disk import make_folder
 from acker_redis.publishing.files import check_rename
@@ -49,6 +49,7 @@ class OnceTables:
     folder: Path
     root: Path
     publishers: dict[str, PublishParts] = field(default_factory=dict, init=False)
+    _caches: bool = field(default=False, init=False)
     _kinds: dict[str, StagedTables] = field(default_factory=dict, init=False)
     _log: str = field(default="", init=False)
     _numbers: Iterator[int] = field(default_factory=count, init=False)
@@ -94,7 +95,8 @@ class OnceTables:
 
     def outputs_of(self, emission: Emission) -> Outputs:
         """Return the sinks of an emission, which write into stages."""
-        return Outputs("once", new_stage=partial(self.new_stage, emission), publishers=self.publishers)
+        stage = partial(self.new_stage, emission)
+        return Outputs("once", new_stage=stage, caches=self._caches, publishers=self.publishers)
 
     def new_stage(self, emission: Emission, sink: str, target: StagedTarget) -> Stage:
         """Check a table, and return a stage for it."""
@@ -118,9 +120,25 @@ class OnceTables:
         return self._stages / str(self.run.publish_log.state.epoch) / str(emission.number)
 
     def staged(self, emission: Emission, sink: StagingSink, left_out: Int64Array) -> Staged:
-        """Stage the rows of a sink, except those of messages with some roots, and put them on the disk."""
+        """Stage the rows of a sink, except those of messages with some roots, and put them on the disk.
+
+        Raises:
+            UnprovenEmissionError: the stage has other rows than it should, or rows can't be computed again. Try it again.
+            PipelineError: the table can't take the rows.
+            Exception: a job failed.
+        """
         stage = self.new_stage(emission, sink.name, sink.target)
-        staged = sink.stage(stage, left_out) if len(left_out) else sink.all_rows
+        try:
+            staged = sink.stage(stage, left_out) if len(left_out) else sink.all_rows
+        except Exception as exc:
+            if sink.is_cached:
+                raise
+            self._caches = True
+            raise UnprovenEmissionError(
+                f"{sink.name!r}: the rows can't be computed again without those of failed messages: {line_of(exc)}. The "
+                "pipeline has returned, so something that they need may be gone. They are cached from now on, so this is "
+                "retried."
+            ) from None  # its cause would be taken for the fault of a row
         return stage.tables.keep(sink.name, sink.target, stage.place, staged)
 
     def check_sinks(self, sinks: Sequence[StagingSink]) -> None:

@@ -25,10 +25,10 @@ from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spark.worker.failures import Failure, Reason, read_failure
 
 PREFIX = "acker:"
+"""Prefix of all meter names."""
+
 OF_CACHE = "#cache"
 """End of the names of meters of rows that a sink caches."""
-
-"""Prefix of all meter names."""
 
 Metrics = Mapping[str, Mapping[str, Any]]
 """Name of a meter -> name of a sum -> its value. A meter whose sums are unknown is missing."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql import DataFrame
 
 from acker_redis.spark.proof.equation import node_in
-from acker_redis.spark.proof.meters import OF_CACHE
+from acker_redis.spark.proof.meters import OF_CACHE, PREFIX
 from acker_redis.spark.protocol.columns import SHARE
 from acker_redis.spark.runtime.sessions import is_connect
 
@@ -164,7 +164,12 @@ def is_cached(query: "JavaObject") -> bool:
 def is_of_sink(cache: Any) -> bool:
     """Return True if a sink has cached rows (a CachedRDDBuilder). Then nothing else reads them, and the sink reads all."""
     top = cache.logicalPlan()
-    return bool(top.nodeName() == METER and str(top.name()).endswith(OF_CACHE))
+    return bool(top.nodeName() == METER and (name := str(top.name())).startswith(PREFIX) and name.endswith(OF_CACHE))
+
+
+def is_deterministic(frame: DataFrame) -> bool:
+    """Return True if a frame of a classic session has the same rows whenever they are computed, as far as Spark knows."""
+    return bool(frame._jdf.queryExecution().analyzed().deterministic())  # noqa: SLF001
 
 
 def changes(query: "JavaObject", meter: str, sink: str) -> list[Change]:

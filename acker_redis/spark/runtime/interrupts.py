@@ -26,24 +26,27 @@ _LOOK_SECS = 0.05
 
 
 _TOLD = "acker_redis_told"
-"""Attribute of interrupts that the log has told of."""
+"""Attribute of interrupts of which the log has told."""
 
 
 def told(interrupt: KeyboardInterrupt, app: str) -> KeyboardInterrupt:
     """Tell in the log that Ctrl-C has ended a run, and return the interrupt without its stack.
 
-    If it ends the program, too, Python prints nothing more. The exit status is that of any program that Ctrl-C ends.
+    If it ends the program, too, Python prints nothing more. The exit status is that of any program that Ctrl-C ends. An
+    interrupt with a text is one of the program's own, and is printed. A hook of the program hears of each.
     """
-    log.warning("interrupted, unfinished messages were failed, run again to process them app=%r", app)
-    setattr(interrupt, _TOLD, True)
-    before = sys.excepthook
-
-    def print_others(kind: type[BaseException], exc: BaseException, stack: TracebackType | None) -> None:
-        if not hasattr(exc, _TOLD):
-            before(kind, exc, stack)
-
-    sys.excepthook = print_others
+    if not interrupt.args and log.isEnabledFor(logging.WARNING):
+        log.warning("interrupted, run again to process what is unfinished app=%r", app)
+        setattr(interrupt, _TOLD, True)
+        if sys.excepthook is sys.__excepthook__:
+            sys.excepthook = _print_others
     return interrupt.with_traceback(None)
+
+
+def _print_others(kind: type[BaseException], exc: BaseException, stack: TracebackType | None) -> None:
+    """Print errors as Python does, except for interrupts of which the log has told."""
+    if not hasattr(exc, _TOLD):
+        sys.__excepthook__(kind, exc, stack)
 
 
 class Cancellation:

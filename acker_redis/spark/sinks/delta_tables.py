@@ -92,6 +92,22 @@ def _all_in(stage: Path) -> list[str]:
     return [str(file.relative_to(stage)) for file in stage.rglob("*") if file.is_file()]
 
 
+def _check_metadata(metadata: Any, what: str) -> None:
+    """Check that a table's rows can be written once.
+
+    Raises:
+        BadConfigError: they can't.
+    """
+    if metadata.configuration().contains(_RETENTION):
+        raise _forgetful(what)
+    columns = json.loads(str(metadata.schemaString()))["fields"]
+    if any(name.startswith(_IDENTITY) for column in columns for name in column["metadata"]):
+        raise BadConfigError(
+            f"{what} has an identity column. Delta numbers rows only where they are written, and once= stages them before. "
+            "Write to a table without one."
+        )
+
+
 def _forgetful(what: str) -> BadConfigError:
     return BadConfigError(
         f"{what} has the property {_RETENTION}. It forgets transactions, so rows might be written twice. Unset it."
@@ -125,22 +141,19 @@ class DeltaTables:
                     "ended early. Write to another folder, remove the files, or convert them into a Delta table."
                 )
             return _without_scheme(location)
-        metadata = _snapshot(self._session, location).metadata()
-        if metadata.configuration().contains(_RETENTION):
-            raise _forgetful(f"{sink!r}: the table {path}")
-        columns = json.loads(str(metadata.schemaString()))["fields"]
-        if any(name.startswith(_IDENTITY) for column in columns for name in column["metadata"]):
-            raise BadConfigError(
-                f"{sink!r}: the table {path} has an identity column. Delta numbers rows only where they are written, and "
-                "once= stages them before. Write to a table without one."
-            )
+        _check_metadata(_snapshot(self._session, location).metadata(), f"{sink!r}: the table {path}")
         return _without_scheme(location)
 
     def begin(self, place: str, stage: Path) -> None:
-        """Begin the log of a stage, unless a write has to create its table."""
+        """Begin the log of a stage, unless a write has to create its table.
+
+        Raises:
+            BadConfigError: the table has changed, and can't be written once any more.
+        """
         if not _is_table(self._session, place):
             return
         snapshot = _snapshot(self._session, place)
+        _check_metadata(snapshot.metadata(), f"The table {place}")  # it may have changed since the first emission
         metadata = json.loads(str(snapshot.metadata().json()))["metaData"]
         properties = metadata.get("configuration", {})
         metadata["configuration"] = {

@@ -44,6 +44,7 @@ class Outputs:
         late: sinks that have kept their rows, in the order in which they write.
         staging: sinks whose rows are in a stage.
         new_stage: function that makes a stage. None: nothing is staged.
+        caches: whether sinks cache all rows that they stage.
         publishers: sink -> function that publishes its rows in a store of the user's.
         tables: what the sinks read and write; None: nobody compares it.
         thread: thread of the pipeline.
@@ -55,6 +56,7 @@ class Outputs:
     late: list[LateSink] = field(default_factory=list)
     staging: list[StagingSink] = field(default_factory=list)
     new_stage: NewStage | None = None
+    caches: bool = False
     publishers: MutableMapping[str, PublishParts] = field(default_factory=dict)
     tables: EmissionTables | None = None
     thread: int = field(default_factory=threading.get_ident, init=False)

@@ -121,6 +121,10 @@ class StagingSink(Protocol):
     def all_rows(self) -> StagedRows:
         """The rows of all messages."""
 
+    @property
+    def is_cached(self) -> bool:
+        """True if the rows are cached, and not computed again."""
+
     def stage(self, stage: Stage, failed: Int64Array) -> StagedRows:
         """Write the rows of all messages but those with these roots into a stage."""
 

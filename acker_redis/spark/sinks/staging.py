@@ -1,8 +1,9 @@
 """Writes rows into a stage, and counts what is there.
 
 The rows of all messages are written by the job that computes them. So if none of them fails, nothing is computed or written
-twice. The job also caches the rows, if an operator of the pipeline may fail some. If messages fail, those of the others are
-written anew, from the cache. Without one, they are computed again, which happens where only a later branch fails messages.
+twice. The job also caches the rows, if an operator of the pipeline may fail some, or if they aren't deterministic. If messages
+fail, those of the others are written anew, from the cache. Without one they are computed again, which happens where only a
+later branch fails messages. If something is gone then, because the pipeline has returned, the emission is tried again.
 
 Spark's committers may write a row twice, for example if an executor is lost between the commit of its task and the report of
 it. The proof sees the task that was reported, and not the files. So the files are counted.
@@ -22,7 +23,7 @@ from pyspark.sql import functions as F
 from acker_redis.errors import PipelineError, UnprovenEmissionError
 from acker_redis.model.arrays import Int64Array
 from acker_redis.spark.proof import meters
-from acker_redis.spark.proof.plans import Written
+from acker_redis.spark.proof.plans import Written, is_deterministic
 from acker_redis.spark.protocol.columns import ROOTS, TRACKING
 from acker_redis.spark.runtime import frames
 from acker_redis.spark.sinks.sink import Sink
@@ -44,12 +45,14 @@ class StagedFrame:
         write: function that writes rows into a stage.
         target: where the rows belong.
         all_rows: the rows of all messages.
+        is_cached: whether the rows are cached.
     """
 
     sink: Sink
     write: Callable[[DataFrame, Stage], object]
     target: StagedTarget
     all_rows: StagedRows
+    is_cached: bool
 
     @classmethod
     def of(cls, sink: Sink, write: Callable[[DataFrame, Stage], object], target: StagedTarget, stage: Stage) -> Self:
@@ -58,11 +61,11 @@ class StagedFrame:
         Raises:
             Exception: as `stage`.
         """
-        is_cached = sink.proof.may_fail_rows
+        is_cached = sink.outputs.caches or sink.proof.may_fail_rows or not is_deterministic(sink.rows)
         sink = sink.with_cached_rows() if is_cached else sink
         staged, removed = _stage(sink, target.format, write, stage, np.array([], np.int64))
         sink.proof.finish(sink.node, staged.rows)
-        return cls(sink.behind(removed) if is_cached else sink, write, target, staged)
+        return cls(sink.behind(removed) if is_cached else sink, write, target, staged, is_cached)
 
     @property
     def name(self) -> str:

@@ -1,5 +1,6 @@
 """Ctrl-C, or `sys.exit` in a signal's handler, ends a run and its jobs, and Spark's log has nothing of it."""
 
+import logging
 import os
 import signal
 import sys
@@ -14,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from acker_redis import Acker
 from acker_redis.spark import Tracker, run_tracked
-from acker_redis.spark.runtime.interrupts import quiet_interrupts
+from acker_redis.spark.runtime.interrupts import quiet_interrupts, told
 from acker_redis.spark.runtime.jvm import java_static
 from acker_redis.testing import wait_until
 
@@ -84,13 +85,33 @@ def test_an_interrupted_run_cancels_its_job(
     if raised is KeyboardInterrupt:
         assert len(ended.traceback) == 2, "of the caller, and of what it called"
         assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-            "interrupted, unfinished messages were failed, run again to process them app='interrupts'"
+            "interrupted, run again to process what is unfinished app='interrupts'"
         ]
         shown = [ended.value, ValueError("another")]
         for error in shown:
             sys.excepthook(type(error), error, None)
         assert capsys.readouterr().err == "ValueError: another\n", "the interrupt has its line"
     assert acker.stats().acked == 0 and acker.pending() == 0
+
+
+@pytest.mark.usefixtures("handled")
+@pytest.mark.parametrize("silenced", [False, True])
+def test_interrupt_that_the_log_does_not_tell_is_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, silenced: bool
+) -> None:
+    monkeypatch.setattr(logging.getLogger("acker_redis.spark"), "disabled", silenced)
+    interrupt = told(KeyboardInterrupt() if silenced else KeyboardInterrupt("disk is full"), "app")
+    sys.excepthook(KeyboardInterrupt, interrupt, None)
+    assert capsys.readouterr().err == ("KeyboardInterrupt\n" if silenced else "KeyboardInterrupt: disk is full\n")
+
+
+@pytest.mark.usefixtures("handled")
+def test_hook_of_the_program_hears_of_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[BaseException] = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, exc, stack: heard.append(exc))
+    for interrupt in (told(KeyboardInterrupt(), "app"), told(KeyboardInterrupt(), "app")):
+        sys.excepthook(KeyboardInterrupt, interrupt, None)
+    assert len(heard) == 2
 
 
 @pytest.mark.usefixtures("handled")

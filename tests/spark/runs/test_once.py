@@ -193,6 +193,52 @@ def test_message_that_a_later_branch_fails_is_left_out_of_rows_that_are_not_cach
     assert Counter(run.written("id", name="items")) == Counter({(message,): message % 3 for message in good})
 
 
+def test_rows_that_are_not_deterministic_are_the_same_in_each_table(case: MakeCase) -> None:
+    """The pipeline has released its own cache when the rows of the first sink are written again without the failed message."""
+    run = case(n=30)
+    once(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        kept = messages.withColumn("attempt", F.expr("uuid()")).cache()
+        kept.count()
+        tracker.write(kept, run.append("orders"), name="orders")
+        items = tracker.flat_map(kept, only(7), "id bigint, attempt string")
+        tracker.write(items, run.append("items"), name="items")
+        kept.unpersist()
+
+    run.done(pipeline, retry=ONE_ATTEMPT)
+    assert sorted(run.written("id", "attempt", name="orders")) == sorted(run.written("id", "attempt", name="items"))
+    assert {number for (number,) in run.written("id", name="items")} == set(range(30)) - {7}
+
+
+def only(bad: int) -> Callable[[Any], Iterator[Any]]:
+    def fail(one: Any) -> Iterator[Any]:
+        if one["id"] == bad:
+            raise ValueError("bad")
+        yield {"id": one["id"], "attempt": one["attempt"]}
+
+    return fail
+
+
+def test_rows_whose_source_is_gone_when_the_pipeline_returns_are_cached_in_the_next_emission(case: MakeCase) -> None:
+    run, emissions = case(n=30), list[int]()
+    once(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        emissions.append(tracker.emission)
+        path = run.folder / f"lookup-{tracker.emission}"
+        run.spark.range(30).withColumnRenamed("id", "n").write.parquet(str(path))
+        lookup = run.spark.read.parquet(str(path))
+        tracker.write(messages.join(lookup, F.expr("id = n")).drop("n"), run.append("orders"), name="orders")
+        items = tracker.flat_map(messages, partial(failing, {7}), "id bigint, child int")
+        tracker.write(items, run.append("items"), name="items")
+        shutil.rmtree(path)
+
+    ended = run.done(pipeline, retry=RetryPolicy(max_attempts=1, first_delay_secs=0))
+    assert (len(emissions), set(ended.letters)) == (2, {7})
+    check_exact(run, set(range(30)) - {7})
+
+
 def test_finished_data_is_not_written_again_and_counted_apart(case: MakeCase) -> None:
     run = case(n=30)
     once(run)
