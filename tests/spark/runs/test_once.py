@@ -199,7 +199,8 @@ def test_rows_that_are_not_deterministic_are_the_same_in_each_table(case: MakeCa
     once(run)
 
     def pipeline(tracker: Tracker, messages: DataFrame) -> None:
-        kept = messages.withColumn("attempt", F.expr("uuid()")).cache()
+        drawn = F.udf(lambda: uuid.uuid4().hex, "string").asNondeterministic()
+        kept = messages.withColumn("attempt", drawn()).cache()
         kept.count()
         tracker.write(kept, run.append("orders"), name="orders")
         items = tracker.flat_map(kept, only(7), "id bigint, attempt string")
