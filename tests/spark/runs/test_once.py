@@ -39,6 +39,7 @@ from acker_redis.spark.sinks.sink import Sink
 from acker_redis.spark.sinks.staged_tables import Stage
 from acker_redis.store.dead_letter import DeadLetterFilter
 from tests.support.spark.cases import Case, MakeCase, consume
+from tests.support.spark.versions import SPARK
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic("output once needs a classic session")]
 
@@ -151,10 +152,11 @@ def test_first_run_reads_its_source_once(case: MakeCase) -> None:
     once(run)
     with patch.object(RunMessages, "read_all_ids", autospec=True, side_effect=ids) as reads:
         ended = run.done(into_two(run, {7}))
-        assert reads.call_count == 0
+        before = reads.call_count
+        assert before == (SPARK < (4, 3)), "before 4.3 Spark may count a source twice"
         assert (ended.acked, set(ended.letters)) == (set(range(30)) - {7}, {7})
         assert run.done(into_two(run, set()), run.spark.range(0, 40, 1, 2), ids="id").acked == set(range(30, 40))
-        assert reads.call_count == 1
+        assert reads.call_count == before + 1
     check_exact(run, set(range(40)) - {7})
 
 
