@@ -143,7 +143,7 @@ def test_what_is_no_table_is_refused(server: str, table: str, what: str) -> None
 
 def test_documented_program_runs(case: MakeCase, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run_section(case(n=N), "PostgreSQL with each row once", database=server)
+    run_section(case(n=N), "PostgreSQL with each row once", frozenset(), database=server)
 
 
 def test_password_is_not_shown(server: str, items: str) -> None:
