@@ -22,6 +22,14 @@ app = typer.Typer(
 )
 
 
+_DELTA = "a Delta table, which the next run compares with the log"
+_WITHOUT_FILES = {
+    "iceberg": "an Iceberg table, which the next run compares with the log",
+    "store": "a store, into which only the functions of the sink can look",
+}
+"""What the URI of a table that isn't a folder begins with, and what to say of it."""
+
+
 @app.command()
 def show(
     location: _Log,
@@ -78,7 +86,7 @@ def check(
             if as_json:
                 output.json_line(vars(table) | {"known": newest})
             elif table.newest is None:
-                output.line(f"{table.target}: a Delta table, which the next run compares with the log")
+                output.line(f"{table.target}: {_WITHOUT_FILES.get(table.target.partition('://')[0], _DELTA)}")
             else:
                 lacks = f", files of record {table.newest}, which the log lacks" if table.newest > newest else ""
                 output.line(f"{table.target}: {table.there} files there, {table.gone} gone{lacks}")

@@ -228,7 +228,7 @@ def _move_away(folder: Path, place: Path) -> None:
 
 
 def _has_no_files(target: str) -> bool:
-    """Return True if a table is one of Delta, which may be anywhere, or of a store. Files are on a local disk."""
+    """Return True if a table is one of Delta, which may be anywhere, of Iceberg, or of a store. Files are on a local disk."""
     return "://" in target or Path(target, "_delta_log").is_dir()
 
 

@@ -23,6 +23,7 @@ from acker_redis.spark.emission.run_log import RunLog
 from acker_redis.spark.proof.blame import line_of
 from acker_redis.spark.sinks.delta_tables import DELTA, DeltaTables
 from acker_redis.spark.sinks.file_tables import FileTables
+from acker_redis.spark.sinks.iceberg_tables import ICEBERG, IcebergTables
 from acker_redis.spark.sinks.outputs import Outputs
 from acker_redis.spark.sinks.staged_tables import Stage, StagedTables, StagedTarget, StagingSink
 from acker_redis.spark.sinks.store_tables import STORE, StoreTables, UnknownStoreError
@@ -68,7 +69,7 @@ class OnceTables:
             return  # a stage may be needed
         for stage in self._stages.glob("[0-9]*"):
             if int(stage.name) < state.epoch:
-                shutil.rmtree(stage, ignore_errors=True)
+                self._remove(stage, "*/*")
 
     def check_known(self, state: LogState) -> None:
         """Check that the tables of a log have no rows that it doesn't know.
@@ -85,8 +86,9 @@ class OnceTables:
         if not self._kinds or self._log != state.name:
             self._log = state.name
             self._kinds = {
-                FILES: FileTables(state.name, self.folder, self._probe),
+                FILES: FileTables(state.name, self.folder, self._probe, self.session.catalog.refreshByPath),
                 DELTA: DeltaTables(self.session, state.name),
+                ICEBERG: IcebergTables(self.session, state.name),
                 STORE: StoreTables(self.publishers),
             }
 
@@ -108,9 +110,14 @@ class OnceTables:
     def drop_stages(self, emission: Emission) -> None:
         """Remove the stages of an emission that has ended. A stage stays that a record may have."""
         if not self.run.publish_log.may_need(folder := self._folder_of(emission)):
+            self._remove(folder, "*")
+
+    def _remove(self, folder: Path, stages: str) -> None:
+        """Remove stages below a folder, and what they have left elsewhere."""
+        for stage in folder.glob(stages):
             for tables in self._kinds.values():
-                tables.forget(folder)
-            shutil.rmtree(folder, ignore_errors=True)
+                tables.forget(stage)
+        shutil.rmtree(folder, ignore_errors=True)
 
     @property
     def _stages(self) -> Path:

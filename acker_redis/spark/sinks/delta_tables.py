@@ -6,6 +6,7 @@ has the number of the record, and Delta takes each number once.
 """
 
 import json
+import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,7 +22,9 @@ from acker_redis.publishing.disk import sync, sync_tree
 from acker_redis.publishing.records import Staged
 from acker_redis.spark.proof.plans import each
 from acker_redis.spark.runtime.jvm import java_class, java_errors, java_static
-from acker_redis.spark.sinks.staged_tables import StagedRows, StagedTarget
+from acker_redis.spark.sinks.staged_tables import Stage, StageContents, StagedRows, StagedTarget
+
+log = logging.getLogger("acker_redis.spark")
 
 DELTA = "delta"
 """Kind of Delta tables, which is also Spark's name for their format."""
@@ -144,16 +147,16 @@ class DeltaTables:
         _check_metadata(_snapshot(self._session, location).metadata(), f"{sink!r}: the table {path}")
         return _without_scheme(location)
 
-    def begin(self, place: str, stage: Path) -> None:
-        """Begin the log of a stage, unless a write has to create its table.
+    def begin(self, stage: Stage) -> str:
+        """Begin the log of a stage, unless a write has to create its table. Return its folder.
 
         Raises:
             BadConfigError: the table has changed, and can't be written once any more.
         """
-        if not _is_table(self._session, place):
-            return
-        snapshot = _snapshot(self._session, place)
-        _check_metadata(snapshot.metadata(), f"The table {place}")  # it may have changed since the first emission
+        if not _is_table(self._session, stage.place):
+            return str(stage.folder)
+        snapshot = _snapshot(self._session, stage.place)
+        _check_metadata(snapshot.metadata(), f"The table {stage.place}")  # it may have changed since the first emission
         metadata = json.loads(str(snapshot.metadata().json()))["metaData"]
         properties = metadata.get("configuration", {})
         metadata["configuration"] = {
@@ -169,30 +172,27 @@ class DeltaTables:
             "isBlindAppend": True,
         }
         actions = [{"commitInfo": commit}, json.loads(str(snapshot.protocol().json())), {"metaData": metadata}]
-        log = stage / _LOG
+        log = stage.folder / _LOG
         log.mkdir(parents=True)
         text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
         (log / f"{0:020}.json").write_text(text, encoding="utf-8")
+        return str(stage.folder)
 
-    def files_in(self, stage: Path) -> list[Path]:
-        """Return the files that the log of a stage has. A task that ran twice may have left others.
+    def contents(self, folder: Path, file_format: str) -> StageContents:  # noqa: ARG002
+        """Return the files that the log of a stage has, with their rows. A task that ran twice may have left others.
 
         Raises:
             BadConfigError: the session gives new tables properties with which rows can't be written once.
         """
         found: dict[str, None] = {}
-        for action in _actions(stage):
+        for action in _actions(folder):
             if _RETENTION in action.get("metaData", {}).get("configuration", {}):
                 raise _forgetful("A new table of this session")
             if "add" in action:
                 found[unquote(action["add"]["path"])] = None
             elif "remove" in action:
                 found.pop(unquote(action["remove"]["path"]), None)
-        return [stage / path for path in sorted(found)]
-
-    def rows_in(self, file_format: str, files: list[Path]) -> int:
-        """Return the number of rows that files have, by their footers."""
-        return sum(map(rows_of_parquet, files))
+        return StageContents(tuple(sorted(found)), sum(rows_of_parquet(folder / path) for path in found))
 
     def keep(self, sink: str, target: StagedTarget, place: str, staged: StagedRows) -> Staged:
         """Put a stage on the disk, and return what a record says of it."""
@@ -225,12 +225,15 @@ class DeltaTables:
                 if not tries_left or not (isinstance(exc, FilesNotMovedError) or _CONCURRENT in str(exc)):
                     raise
 
-    def forget(self, stages: Path) -> None:
-        """Let Delta drop what it has cached of the stages in a folder, which nobody reads any more."""
-        for log in stages.glob(f"*/{_LOG}"):
-            place = java_class(self._session.sparkContext, "org.apache.hadoop.fs.Path")(str(log.parent))
-            invalidate = java_static(self._session.sparkContext, _DELTA_LOG, "invalidateCache")
-            invalidate(self._session._jsparkSession, place)  # noqa: SLF001
+    def forget(self, folder: Path) -> None:
+        """Let Delta drop what it has cached of a stage, because nobody reads it any more."""
+        if (folder / _LOG).exists():
+            try:
+                place = java_class(self._session.sparkContext, "org.apache.hadoop.fs.Path")(str(folder))
+                invalidate = java_static(self._session.sparkContext, _DELTA_LOG, "invalidateCache")
+                invalidate(self._session._jsparkSession, place)  # noqa: SLF001
+            except java_errors():
+                log.debug("Delta's cache of a stage not dropped stage=%s", folder, exc_info=True)
 
     def _append(self, number: int, name: str, staged: Staged) -> None:
         _check_there(number, staged)

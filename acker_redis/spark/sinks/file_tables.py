@@ -13,7 +13,7 @@ from acker_redis.publishing.disk import sync, sync_tree
 from acker_redis.publishing.files import LocalFiles, check_partitions, files_below, local_folder
 from acker_redis.publishing.records import FILES, Staged
 from acker_redis.spark.sinks.delta_tables import rows_of_parquet
-from acker_redis.spark.sinks.staged_tables import StagedRows, StagedTarget
+from acker_redis.spark.sinks.staged_tables import Stage, StageContents, StagedRows, StagedTarget
 
 
 class FileTables:
@@ -23,15 +23,18 @@ class FileTables:
     one_sink_each = False
     spark_tells = True
 
-    def __init__(self, log: str, folder: Path, probe: Callable[[Path], object]) -> None:
+    def __init__(
+        self, log: str, folder: Path, probe: Callable[[Path], object], refresh: Callable[[str], object]
+    ) -> None:
         """Prepare.
 
         Args:
             log: short name of the log.
             folder: folder in which Spark looks for relative paths.
             probe: function that checks whether files can be renamed from stages into a folder.
+            refresh: function that lets Spark read a folder anew, where the program has cached a frame over it.
         """
-        self._files, self._folder, self._probe = LocalFiles(log), folder, probe
+        self._files, self._folder, self._probe, self._refresh = LocalFiles(log), folder, probe, refresh
 
     def place_of(self, sink: str, path: str) -> str:
         """Check that files can be moved into a folder, and return its whole path.
@@ -48,17 +51,15 @@ class FileTables:
         self._probe(place)
         return str(place)
 
-    def begin(self, place: str, stage: Path) -> None:
-        """Do nothing, as writers make their folders."""
+    def begin(self, stage: Stage) -> str:
+        """Return the folder of a stage, which the writer makes."""
+        return str(stage.folder)
 
-    def files_in(self, stage: Path) -> list[Path]:
-        """Return the files of a stage that readers will see."""
-        return sorted(files_below(stage))
-
-    def rows_in(self, file_format: str, files: list[Path]) -> int | None:
-        """Return the number of rows that files have, or None. Files of texts don't tell."""
-        count = _COUNTING.get(file_format)
-        return None if count is None else sum(map(count, files))
+    def contents(self, folder: Path, file_format: str) -> StageContents:
+        """Return the files of a stage that readers will see, with their rows. Files of texts don't tell them."""
+        files, count = sorted(files_below(folder)), _COUNTING.get(file_format)
+        names = tuple(str(file.relative_to(folder)) for file in files)
+        return StageContents(names, None if count is None else sum(map(count, files)))
 
     def keep(self, sink: str, target: StagedTarget, place: str, staged: StagedRows) -> Staged:
         """Put the files of a stage on the disk, and return what a record says of them.
@@ -89,9 +90,10 @@ class FileTables:
             OSError: the file system failed. Call it again.
         """
         self._files.publish(number, staged)
+        self._refresh(staged.target)
 
-    def forget(self, stages: Path) -> None:
-        """Do nothing, as nothing is known of stages."""
+    def forget(self, folder: Path) -> None:
+        """Do nothing, as a stage is in its folder alone."""
 
 
 def _rows_of_orc(file: Path) -> int:

@@ -14,7 +14,7 @@ from acker_redis.spark.sinks.delta_tables import DELTA
 from acker_redis.spark.sinks.output_modes import TABLE_WRITES, WRITES, AllowedWrites
 from acker_redis.spark.sinks.overwrites import Overwrite
 from acker_redis.spark.sinks.source_checks import check_connections, check_creation, check_distribution, check_source
-from acker_redis.spark.sinks.staged_writes import check_staged
+from acker_redis.spark.sinks.staged_writes import check_staged, check_staged_table
 from acker_redis.spark.sinks.stored import Stored
 from acker_redis.spark.sinks.stored_reads import targets_of_call
 from acker_redis.spark.sinks.trial_writes import check_by_trial
@@ -57,6 +57,11 @@ class _Guard:
         if table is not None:
             self._writes.check_mode(TABLE_WRITES[method], method)
             self._check_target(method, arguments)
+            if self._writes.output == "once":
+                writes = self._writes
+                writes.staged = check_staged_table(
+                    session, sink, table, self._options, is_second=writes.dry and writes.staged is not None
+                )
             if method in _CREATING:
                 check_creation(session, sink, self._source, table, replaces=True)
         else:
@@ -214,7 +219,7 @@ def _method(name: str, spark: Callable[..., Any]) -> Callable[..., Any]:
             self._check(name, arguments)
             if self._writes.dry:
                 return None
-            if self._writes.stage is not None:
+            if self._writes.stage is not None and self._table is None:
                 return _apply(self._writer, name, {**arguments, "path": self._writes.stage})
         else:
             self._note(name, arguments)
@@ -234,7 +239,7 @@ def guarded_writer(rows: DataFrame, writes: AllowedWrites) -> DataFrameWriter:
 
 def guarded_table_writer(rows: DataFrame, table: str, writes: AllowedWrites) -> DataFrameWriterV2:
     """Return a writer of rows into a table that records its calls, and checks them before it writes."""
-    writer = rows.writeTo(table)
+    writer = rows.writeTo(writes.stage or table)
     kind: Any = type(writer)
     guarded: DataFrameWriterV2 = _guarded(kind)(writer, writes, rows, table)
     return guarded

@@ -99,7 +99,7 @@ class AllowedWrites:
         calls: calls made so far, of all methods.
         targets: what a whole output replaces by the calls that were only recorded.
         staged: where the rows belong, if they are staged.
-        stage: folder that gets the rows in place of that one.
+        stage: folder, or name of a table, that gets the rows in place of that one.
     """
 
     sink: str
@@ -137,7 +137,8 @@ class AllowedWrites:
                 f'output="whole" rows would be written twice, or not at all. Use {replacing}.'
             )
         if self.output == "once":
-            raise PipelineError(f"{self.sink!r}: {called} {_HARMS.get(mode, _FAILS)}. With once=, use {_APPEND}.")
+            use = _APPEND if method is None else "append()"
+            raise PipelineError(f"{self.sink!r}: {called} {_HARMS.get(mode, _FAILS)}. With once=, use {use}.")
         if mode == "overwrite" and self.may_overwrite:
             return
         raise PipelineError(

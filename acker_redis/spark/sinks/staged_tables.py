@@ -24,13 +24,25 @@ class StagedTarget(NamedTuple):
     options: Mapping[str, str]
 
 
+class StageContents(NamedTuple):
+    """What is in a stage.
+
+    Attributes:
+        files: paths of the files that readers will see, below the stage. Stages that are no folders have other names here.
+        rows: number of rows in them; None: they don't tell.
+    """
+
+    files: tuple[str, ...]
+    rows: int | None
+
+
 class StagedRows(NamedTuple):
-    """Files with the rows of a sink.
+    """Rows of a sink in a stage.
 
     Attributes:
         folder: the stage.
-        files: their paths, below the stage.
-        rows: number of rows in them.
+        files: as in `StageContents`.
+        rows: number of rows.
         key: text that no other stage has.
     """
 
@@ -59,14 +71,11 @@ class StagedTables(Protocol):
             BadConfigError: they can't.
         """
 
-    def begin(self, place: str, stage: Path) -> None:
-        """Prepare a stage, a folder that doesn't exist, for the writer of a table."""
+    def begin(self, stage: "Stage") -> str:
+        """Prepare a stage for the writer of a table, and return where Spark writes: a folder, or the name of a table."""
 
-    def files_in(self, stage: Path) -> list[Path]:
-        """Return the files of a stage that readers will see."""
-
-    def rows_in(self, file_format: str, files: list[Path]) -> int | None:
-        """Return the number of rows that files have, or None if they don't tell."""
+    def contents(self, folder: Path, file_format: str) -> StageContents:
+        """Return what was written into the stage with a folder."""
 
     def keep(self, sink: str, target: StagedTarget, place: str, staged: StagedRows) -> Staged:
         """Put the files of a stage on the disk, and return what a record says of them.
@@ -86,8 +95,8 @@ class StagedTables(Protocol):
             Exception: the store failed.
         """
 
-    def forget(self, stages: Path) -> None:
-        """Drop what is known of the stages in a folder, which nobody reads any more."""
+    def forget(self, folder: Path) -> None:
+        """Drop what the stage with a folder has left elsewhere, because nobody reads it any more. Errors are logged."""
 
 
 class Stage(NamedTuple):

@@ -8,12 +8,21 @@ from pyspark.sql import SparkSession
 from acker_redis.errors import PipelineError
 from acker_redis.publishing.records import FILES
 from acker_redis.spark.sinks.delta_tables import DELTA, check_delta_options, options_of
+from acker_redis.spark.sinks.iceberg_tables import ICEBERG
 from acker_redis.spark.sinks.staged_tables import StagedTarget
 
 FILE_FORMATS = ("parquet", "orc", "json", "csv", "text")
 """Formats whose files are moved from a stage into a folder."""
 
 _WRITES = ("save", *FILE_FORMATS)
+_OF_SNAPSHOTS = {
+    "mergeschema": "changes the table when rows are staged, before their messages are accepted",
+    "merge-schema": "changes the table when rows are staged, before their messages are accepted",
+    "snapshot-property.": "describes a snapshot, and the table gets another one",
+}
+"""How options of Iceberg's writers begin that can't be staged, and why."""
+
+_WAP = ("spark.wap.id", "spark.wap.branch")
 _COMMITTER = "mapreduce.fileoutputcommitter.algorithm.version"
 _PROTOCOL = "spark.sql.sources.commitProtocolClass"
 _PROTOCOLS = ("org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",)
@@ -47,18 +56,15 @@ def check_staged(
     Raises:
         PipelineError: they can't.
     """
-    if is_second:
-        raise PipelineError(
-            f"{sink!r}: the function writes twice. With once=, each sink has a stage of its own, for one write. Call "
-            "tracker.write once for each."
-        )
+    _refuse_second(sink, is_second=is_second)
     source = source or session.conf.get("spark.sql.sources.default", "parquet")
     name = str(source if method == "save" else method).lower()
     if method not in _WRITES or name not in (*FILE_FORMATS, DELTA):
         called = f"{method}() with the format {name!r}" if method == "save" else f"{method}()"
         raise PipelineError(
             f"{sink!r}: {called} can't be staged. With once=, rows wait in a stage until their "
-            f"messages are accepted. Write {', '.join(FILE_FORMATS)} or {DELTA} into a folder, or run without once=."
+            f"messages are accepted. Write {', '.join(FILE_FORMATS)} or {DELTA} into a folder, append to an Iceberg table by "
+            "tracker.write_table, or run without once=."
         )
     small = {option.lower(): value for option, value in options.items()}
     if not path or "path" in small:
@@ -78,6 +84,51 @@ def check_staged(
             f"that runs twice must leave its rows once. Unset {_COMMITTER} and {_PROTOCOL}."
         )
     return StagedTarget(str(path), FILES, name, {})
+
+
+def check_staged_table(
+    session: SparkSession, sink: str, table: str, options: Mapping[str, str], *, is_second: bool
+) -> StagedTarget:
+    """Check that the rows of a call that appends to a table by its name can wait in a branch of it.
+
+    Args:
+        session: Spark session.
+        sink: name of the sink.
+        table: name of the table.
+        options: options of the writer.
+        is_second: whether the sink has written before.
+
+    Returns:
+        Where they belong.
+
+    Raises:
+        PipelineError: they can't.
+    """
+    _refuse_second(sink, is_second=is_second)
+    for name in options:
+        why = next((why for start, why in _OF_SNAPSHOTS.items() if name.lower().startswith(start)), None)
+        if why is not None:
+            raise PipelineError(f"{sink!r}: the option {name!r} {why}. So its rows can't be staged. Remove it.")
+    for setting in _WAP:
+        if session.conf.get(setting, None):
+            raise PipelineError(
+                f"{sink!r}: the session's setting {setting} sends rows to another place than the branch in which they wait. "
+                "So they can't be staged. Unset it for the run."
+            )
+    return StagedTarget(table, ICEBERG, ICEBERG, {})
+
+
+def _refuse_second(sink: str, *, is_second: bool) -> None:
+    """Reject a second write of a sink.
+
+    Raises:
+        PipelineError: it is one.
+    """
+    if is_second:
+        raise PipelineError(
+            f"{sink!r}: the function writes twice. With once=, each sink has a stage of its own, for one write. Call "
+            "tracker.write or write_table once for each."
+        )
 
 
 def refuse_unnamed(output: str, thread: int, name: str | None, sink: str) -> None:
@@ -102,5 +153,6 @@ def refuse_unstaged(output: str, sink: str) -> None:
     if output == "once":
         raise PipelineError(
             f"{sink} writes at once, so its rows can't wait in a stage until their messages are accepted. With once=, use "
-            'tracker.write with files or Delta, such as lambda writer: writer.mode("append").parquet(path), or write_staged.'
+            'tracker.write with files or Delta, such as lambda writer: writer.mode("append").parquet(path), write_table with '
+            "Iceberg, or write_staged."
         )

@@ -12,7 +12,6 @@ it. The proof sees the task that was reported, and not the files. So the files a
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -27,7 +26,7 @@ from acker_redis.spark.proof.plans import Written, is_deterministic
 from acker_redis.spark.protocol.columns import ROOTS, TRACKING
 from acker_redis.spark.runtime import frames
 from acker_redis.spark.sinks.sink import Sink
-from acker_redis.spark.sinks.staged_tables import Stage, StagedRows, StagedTarget
+from acker_redis.spark.sinks.staged_tables import Stage, StageContents, StagedRows, StagedTarget
 from acker_redis.spark.sql import quoted
 
 _MOST_LITERALS = 1_000
@@ -104,19 +103,18 @@ def _stage(
                 "is written if its message is accepted, so each must have one. Keep the message id among the keys of "
                 'joins and groups, or use output="whole".'
             )
-        files = stage.tables.files_in(stage.folder)
+        contents = stage.tables.contents(stage.folder, file_format)
         told = proof.read_written(node, counter) if stage.tables.spark_tells else None
-        check_files(node.name, expected, told, files, stage.tables.rows_in(file_format, files))
+        check_contents(node.name, expected, told, contents)
     except BaseException:
+        stage.tables.forget(stage.folder)
         shutil.rmtree(stage.folder, ignore_errors=True)
         raise
-    return StagedRows(
-        stage.folder, tuple(str(file.relative_to(stage.folder)) for file in files), expected, stage.key
-    ), removed
+    return StagedRows(stage.folder, contents.files, expected, stage.key), removed
 
 
-def check_files(sink: str, expected: int, told: Written | None, files: list[Path], counted: int | None) -> None:
-    """Compare the files in a stage with what Spark tells of them, and with the rows that the proof has counted.
+def check_contents(sink: str, expected: int, told: Written | None, contents: StageContents) -> None:
+    """Compare what is in a stage with what Spark tells of it, and with the rows that the proof has counted.
 
     Files of texts don't tell how many rows they have. So a file too many shows, and a row too many in a file doesn't.
 
@@ -124,18 +122,18 @@ def check_files(sink: str, expected: int, told: Written | None, files: list[Path
         sink: name of the sink.
         expected: number of rows that the proof has counted.
         told: what Spark tells of the write; None: nothing.
-        files: the files.
-        counted: number of rows in them; None: they don't tell.
+        contents: what is there.
 
     Raises:
         UnprovenEmissionError: they differ.
     """
-    rows_told, files_told = (expected, len(files)) if told is None else (told.rows, told.files)
-    rows_there = rows_told if counted is None else counted
-    if (rows_told, files_told, rows_there) != (expected, len(files), expected):
+    count = len(contents.files)
+    rows_told, files_told = (expected, count) if told is None else (told.rows, told.files)
+    rows_there = rows_told if contents.rows is None else contents.rows
+    if (rows_told, files_told, rows_there) != (expected, count, expected):
         raise UnprovenEmissionError(
             f"{sink!r}: {expected:,} rows were to be staged. Spark wrote {rows_told:,} in {files_told:,} files, and "
-            f"the stage has {rows_there:,} in {len(files):,}. A task may have run twice, so this is retried."
+            f"the stage has {rows_there:,} in {count:,}. A task may have run twice, so this is retried."
         )
 
 

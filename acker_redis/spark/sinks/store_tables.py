@@ -9,7 +9,7 @@ from pathlib import Path
 
 from acker_redis.errors import AckerError
 from acker_redis.publishing.records import Staged
-from acker_redis.spark.sinks.staged_tables import StagedRows, StagedTarget
+from acker_redis.spark.sinks.staged_tables import Stage, StageContents, StagedRows, StagedTarget
 from acker_redis.spark.worker.staged_parts import PublishParts
 
 STORE = "store"
@@ -35,17 +35,15 @@ class StoreTables:
         """Return a name for the table of a sink, which only the user knows."""
         return f"{STORE}://{sink}"
 
-    def begin(self, place: str, stage: Path) -> None:  # noqa: ARG002
-        """Make the folder for the names of parts."""
-        stage.mkdir(parents=True)
+    def begin(self, stage: Stage) -> str:
+        """Make the folder for the names of parts, and return it."""
+        stage.folder.mkdir(parents=True)
+        return str(stage.folder)
 
-    def files_in(self, stage: Path) -> list[Path]:
-        """Return a file per part."""
-        return sorted(stage.iterdir())
-
-    def rows_in(self, file_format: str, files: list[Path]) -> int:  # noqa: ARG002
-        """Return the number of rows in parts, as workers have counted them."""
-        return sum(_rows_of(file) for file in files)
+    def contents(self, folder: Path, file_format: str) -> StageContents:  # noqa: ARG002
+        """Return the names of parts, and the number of their rows as workers have counted them."""
+        parts = sorted(folder.iterdir())
+        return StageContents(tuple(part.name for part in parts), sum(map(_rows_of, parts)))
 
     def keep(self, sink: str, target: StagedTarget, place: str, staged: StagedRows) -> Staged:  # noqa: ARG002
         """Return what a record says of parts: their names and numbers of rows. The store has put them on its disk."""
@@ -75,7 +73,7 @@ class StoreTables:
         if parts:
             publish(staged.options[_KEY], parts)
 
-    def forget(self, stages: Path) -> None:
+    def forget(self, folder: Path) -> None:
         """Do nothing. What was staged and isn't published stays in the store, which may drop it by its age."""
 
 

@@ -35,7 +35,7 @@ def write_staged(
     outputs.publishers[name] = publish
 
     def write_parts(rows: DataFrame, to: Stage) -> None:
-        to.tables.begin(to.place, to.folder)
+        to.tables.begin(to)
         parts = map_in_arrow(rows, lambda columns: StagePartsStep(name, stage, to.key, columns), _OF_PARTS)
         for part in parts.toArrow().to_pylist():
             (to.folder / part[PART]).write_text(str(part[ROWS]))

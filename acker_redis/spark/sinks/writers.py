@@ -63,7 +63,6 @@ def write_table(
     allow_overwrite: bool,
 ) -> None:
     """Implement `Tracker.write_table`."""
-    refuse_unstaged(outputs.output, "write_table")
     checks.check_function(
         write, "write_table", "a function of the DataFrameWriterV2, such as lambda writer: writer.append()"
     )
@@ -123,8 +122,7 @@ def _stage(
         raise PipelineError(f"{sink.node.name!r}: the function writes to no folder.")
 
     def write_into(rows: DataFrame, stage: Stage) -> None:
-        stage.tables.begin(stage.place, stage.folder)
-        staging = replace(writes, calls=[], stage=str(stage.folder))
+        staging = replace(writes, calls=[], stage=stage.tables.begin(stage))
         write(make_writer(rows, staging))
         staging.check_all_made()
 

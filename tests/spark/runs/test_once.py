@@ -105,6 +105,19 @@ def test_rows_of_failed_messages_are_in_no_table(case: MakeCase) -> None:
     assert not in_stages(log)
 
 
+def test_frame_that_the_program_has_cached_shows_the_rows(case: MakeCase) -> None:
+    """As behind any other write, Spark reads the table anew."""
+    run = case(n=20)
+    once(run)
+    folder = str(run.folder / "orders")
+    run.spark.range(1).write.parquet(folder)
+    cached = run.spark.read.parquet(folder).cache()
+    assert cached.count() == 1
+    run.done(lambda tracker, messages: tracker.write(messages, run.append("orders")))
+    assert run.spark.read.parquet(folder).count() == 21
+    cached.unpersist()
+
+
 def test_stages_of_emissions_that_broke_are_removed(case: MakeCase) -> None:
     """The first sink has staged its rows when the second one fails."""
     run, seen = case(n=20), list[int]()

@@ -10,7 +10,8 @@ import pytest
 from acker_redis.errors import UnprovenEmissionError
 from acker_redis.spark.proof.plans import Written
 from acker_redis.spark.sinks.delta_tables import DeltaTables
-from acker_redis.spark.sinks.staging import check_files
+from acker_redis.spark.sinks.staged_tables import StageContents
+from acker_redis.spark.sinks.staging import check_contents
 
 ROWS = 5
 TABLES = DeltaTables(None, "0123456789ab")  # type: ignore[arg-type] # a stage is read without Spark
@@ -30,14 +31,14 @@ def stage_of(folder: Path, *rows: int) -> Path:
     return folder
 
 
-def check(stage: Path) -> list[Path]:
-    files = TABLES.files_in(stage)
-    check_files("sink", ROWS, None, files, TABLES.rows_in("delta", files))
-    return files
+def check(stage: Path) -> tuple[str, ...]:
+    contents = TABLES.contents(stage, "delta")
+    check_contents("sink", ROWS, None, contents)
+    return contents.files
 
 
 def test_files_that_the_log_of_a_delta_stage_names_are_counted(tmp_path: Path) -> None:
-    assert [file.name for file in check(stage_of(tmp_path, 2, 3))] == ["file 0.parquet", "file 1.parquet"]
+    assert check(stage_of(tmp_path, 2, 3)) == ("part=0/file 0.parquet", "part=1/file 1.parquet")
 
 
 @pytest.mark.parametrize("rows", [(2, 3, 1), (2,), (2, 4), ()])
@@ -57,7 +58,7 @@ def test_delta_stage_with_other_rows_is_refused(tmp_path: Path, rows: tuple[int,
     ],
 )
 def test_stage_that_differs_from_what_spark_tells_is_refused(told: Written, count: int, counted: int | None) -> None:
-    check_files("sink", ROWS, Written(ROWS, 2), [Path("a")] * 2, ROWS)
-    check_files("sink", ROWS, Written(ROWS, 2), [Path("a")] * 2, None)
+    check_contents("sink", ROWS, Written(ROWS, 2), StageContents(("a", "b"), ROWS))
+    check_contents("sink", ROWS, Written(ROWS, 2), StageContents(("a", "b"), None))
     with pytest.raises(UnprovenEmissionError):
-        check_files("sink", ROWS, told, [Path("a")] * count, counted)
+        check_contents("sink", ROWS, told, StageContents(("a",) * count, counted))

@@ -3,8 +3,8 @@
     python -m tests.support.jobs.once_job redis://127.0.0.1:6379/0 FOLDER POINT TIMES [FORMAT]
 
 The point is the one that is passed for that time. The sinks are `a` and `b`, in Parquet unless the format is `delta`. With
-`store`, the second one is a database. Rows have the attempt that made them. Sevens fail for ever, in both sinks, and other
-messages fail by chance, in the second one.
+`store`, the second one is a database. With `iceberg`, they are tables of the catalog `ice`. Rows have the attempt that made
+them. Sevens fail for ever, in both sinks, and other messages fail by chance, in the second one.
 """
 
 import os
@@ -29,6 +29,7 @@ from acker_redis.spark import Once, Tracker, run_tracked
 from acker_redis.spark.emission.roots import EmissionRoots
 from acker_redis.spark.sinks import staging
 from acker_redis.spark.sinks.delta_tables import DeltaTables
+from acker_redis.spark.sinks.iceberg_tables import IcebergTables
 from acker_redis.spark.sinks.store_tables import StoreTables
 from acker_redis.store import decided_letters
 from tests.support.spark.cluster import session
@@ -69,6 +70,12 @@ POINTS_OF_STORE: dict[str, tuple[Any, str, bool]] = {
     "committed": (StoreTables, "publish", False),
 }
 """The same, of runs with a store alone."""
+
+POINTS_OF_ICEBERG: dict[str, tuple[Any, str, bool]] = {
+    "before a commit": (IcebergTables, "_append", True),
+    "committed into": (IcebergTables, "_append", False),
+}
+"""The same, of runs into Iceberg tables alone."""
 
 
 def dying(method: Callable[..., Any], times: int, *, before: bool) -> Callable[..., Any]:
@@ -113,6 +120,8 @@ def pipeline(folder: Path, kind: str, tracker: Tracker, messages: DataFrame) -> 
             store = store_of(folder)
             rows = rows.withColumnRenamed("attempt", "child")
             tracker.write_staged(rows, store.stage, store.publish, name=sink)
+        elif kind == "iceberg":
+            tracker.write_table(rows, f"ice.{sink}", lambda writer: writer.append(), name=sink)
         else:
             file_format = "delta" if kind == "delta" else "parquet"
             tracker.write(rows, partial(append, file_format, str(folder / sink)), name=sink)
@@ -130,10 +139,13 @@ def append(kind: str, path: str, writer: DataFrameWriter) -> None:
 
 def main(url: str, folder: Path, point: str, times: int, kind: str = "parquet") -> None:
     """Run until everything is done, or until the point."""
-    spark = session(folder, {"spark.sql.shuffle.partitions": "2", **(settings_of_delta() if kind == "delta" else {})})
+    spark = session(folder, {"spark.sql.shuffle.partitions": "2", **settings_of(kind, folder)})
+    if kind == "iceberg":
+        for sink in SINKS:
+            spark.sql(f"CREATE TABLE IF NOT EXISTS ice.{sink}(id bigint, attempt string) USING iceberg")
     with ExitStack() as patched, Acker.connect(url, CONFIG) as acker:
         patched.enter_context(patch.object(publish_log, "SNAPSHOT_EVERY", 3))  # so that the log is compacted
-        if point in (points := POINTS | POINTS_OF_DELTA | POINTS_OF_STORE):
+        if point in (points := POINTS | POINTS_OF_DELTA | POINTS_OF_STORE | POINTS_OF_ICEBERG):
             owner, name, before = points[point]
             patched.enter_context(patch.object(owner, name, dying(getattr(owner, name), times, before=before)))
         work = partial(pipeline, folder, kind)
@@ -145,14 +157,18 @@ def main(url: str, folder: Path, point: str, times: int, kind: str = "parquet") 
     print(0)  # noqa: T201
 
 
-def settings_of_delta() -> dict[str, str]:
-    """Spark's settings for Delta, with its jars."""
+def settings_of(kind: str, folder: Path) -> dict[str, str]:
+    """Spark's settings for a kind of tables, with its jars if it has some. Tables of a catalog are in the folder."""
     from tests.support import jars
-    from tests.support.targets import delta
+    from tests.support.targets import delta, iceberg
 
-    found = jars.jars_of("delta")
+    in_folder = {"spark.sql.catalog.ice.warehouse": str(folder / "ice")}
+    settings = {"delta": delta.SETTINGS, "iceberg": iceberg.SETTINGS | in_folder}
+    if kind not in settings:
+        return {}
+    found = jars.jars_of(kind)
     assert found is not None
-    return jars.settings(found) | delta.SETTINGS
+    return jars.settings(found) | settings[kind]
 
 
 if __name__ == "__main__":

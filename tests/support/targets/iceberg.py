@@ -1,16 +1,42 @@
 """Iceberg: tables, one with a sort order, and MERGE."""
 
+import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from functools import partial, partialmethod
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from acker_redis import PipelineError
-from acker_redis.spark import Tracker
+from acker_redis import Acker, AckerError, BadConfigError, LogLostError, PipelineError, RetryPolicy
+from acker_redis.errors import FilesNotMovedError
+from acker_redis.publishing.log_folder import LocalLogFolder
+from acker_redis.publishing.publish_log import PublishLog
+from acker_redis.publishing.records import Staged
+from acker_redis.spark import Once, TrackedBatches, Tracker
+from acker_redis.spark.runtime.sessions import is_connect
+from acker_redis.spark.sinks.iceberg_tables import IcebergTables
+from tests.spark.streaming.test_streams import give, start
 from tests.support.jars import SPARK
+from tests.support.jobs import once_job
 from tests.support.spark.cases import Case, MakeCase, Row
-from tests.support.targets import TWO, N, Scenario, Write, check_proven, check_refused, check_released, run_section
+from tests.support.spark.cluster import JOB_SECS, run_python, start_python
+from tests.support.targets import (
+    TRUTH,
+    TWO,
+    N,
+    Scenario,
+    Write,
+    check_proven,
+    check_refused,
+    check_released,
+    run_section,
+)
 
 SETTINGS = {
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
@@ -167,8 +193,269 @@ def merged(make: MakeCase) -> None:
     check_refused(make(n=N), write)
 
 
+def once(run: Case) -> Once:
+    run.once = Once(str(run.folder / "log"), "monday")
+    return run.once
+
+
+def check_refused_over_connect(run: Case, write: Write) -> bool:
+    """Return True over Spark Connect, where output once is refused."""
+    if not is_connect(run.spark):
+        return False
+    assert "can't be combined with Spark Connect" in run.refused(write, BadConfigError)
+    return True
+
+
+def snapshots(run: Case, name: str) -> list[Row]:
+    return list(run.spark.table(f"{name}.history").select("snapshot_id", "is_current_ancestor").collect())
+
+
+def branches(run: Case, name: str) -> set[str]:
+    return {row["name"] for row in run.spark.table(f"{name}.refs").collect()}
+
+
+def accepted_once(make: MakeCase) -> None:
+    """Another run of the same data changes nothing. Rows of others stay, and so does the order of commits."""
+    for number, clause in enumerate(("PARTITIONED BY (bucket(4, id))", "TBLPROPERTIES('format-version'='3')")):
+        run = make(n=N)
+        name = created(run, f"once{number}", clause)
+        log = once(run)
+        if check_refused_over_connect(run, append_to(name)):
+            return
+        cached = run.spark.table(name).cache()
+        assert cached.count() == 0
+        check_proven(run, append_to(name), table(run, name))
+        cached.unpersist()
+        before = snapshots(run, name)
+        assert run.done(partial(doubled, name)).acked == set()
+        assert (snapshots(run, name), branches(run, name)) == (before, {"main"})
+        assert not list(Path(log.location, "monday", "stage").rglob("*.json"))
+        check_released(run)
+        shutil.rmtree(log.location)
+        ended = run.run(partial(doubled, name))
+        assert isinstance(ended.error, LogLostError), ended
+        assert "whose newest record with rows is 0" in str(ended.error)
+        assert snapshots(run, name) == before
+
+
+def doubled(name: str, tracker: Tracker, messages: DataFrame) -> None:
+    append_to(name)(tracker, tracker.explode(messages, TWO))
+
+
+def into_two(names: tuple[str, str], tracker: Tracker, messages: DataFrame) -> None:
+    rows = tracker.explode(messages, TWO)
+    for sink, name in zip(("a", "b"), names, strict=True):
+        tracker.write_table(rows, name, lambda writer: writer.append(), name=sink)
+
+
+def two(run: Case, name: str) -> tuple[str, str]:
+    """Two tables, one of which has a row. Its snapshots follow on that, so they needn't be copied."""
+    names = created(run, f"{name}_a"), created(run, f"{name}_b", "PARTITIONED BY (child)")
+    run.spark.sql(f"INSERT INTO {names[0]} VALUES (-1, -1)")
+    return names
+
+
+def check_two(run: Case, names: tuple[str, str], more: tuple[int, int] = (1, 0)) -> None:
+    """The tables have all rows, and so many others."""
+    whole = sorted(row for rows in TRUTH.values() for row in rows)
+    for name, others in zip(names, more, strict=True):
+        found = sorted(tuple(row) for row in run.spark.table(name).collect())
+        assert found == sorted([*whole, *[(-1, -1)] * others]), found
+        assert branches(run, name) == {"main"}
+
+
+def ending(self: IcebergTables, number: int, staged: Staged, *, publish: Any = None) -> None:
+    if publish is not None:
+        publish(self, number, staged)
+    raise RuntimeError("The driver ended here.")
+
+
+def completed_once(make: MakeCase) -> None:
+    """Two runs end behind the record, before and behind the commit. The next one completes it.
+
+    Meanwhile somebody else appends, and removes all snapshots that nobody keeps.
+    """
+    for number, publish in enumerate((None, IcebergTables.publish)):
+        run = make(n=N)
+        once(run)
+        names = two(run, f"completed{number}")
+        if check_refused_over_connect(run, partial(into_two, names)):
+            return
+        with patch.object(IcebergTables, "publish", partialmethod(ending, publish=publish)):
+            text = run.refused(partial(into_two, names), AckerError)
+        assert "can't be put into the table of the sink 'a'" in text
+        for name in names:
+            for _ in range(2):
+                run.spark.sql(f"INSERT INTO {name} VALUES (-1, -1)")
+            expire = "CALL ice.system.expire_snapshots(table => '{}', older_than => TIMESTAMP '{}', retain_last => 1)"
+            run.spark.sql(expire.format(name, datetime.now(UTC) + timedelta(days=1)))
+        ended = run.done(partial(into_two, names))
+        assert ended.acked == set(), ended
+        check_two(run, names, (3, 2))
+
+
+def published_by_several(make: MakeCase) -> None:
+    """Drivers that were thought dead publish the same record: at the same time, and between the look and the commit."""
+    for at_once in (True, False):
+        run = make(n=N)
+        log = once(run)
+        names = two(run, f"several{at_once}")
+        if check_refused_over_connect(run, partial(into_two, names)):
+            return
+        with patch.object(IcebergTables, "publish", ending):
+            run.refused(partial(into_two, names), AckerError)
+        there = PublishLog(LocalLogFolder(Path(log.location, "monday")))
+        there.read()
+        ((number, accepted),) = there.state.to_publish.items()
+        tables = IcebergTables(run.spark, there.state.name)
+        if at_once:
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(partial(tables.publish, number), [*accepted.staged] * 4))
+        else:
+            with patch.object(IcebergTables, "_append", partialmethod(overtaken, IcebergTables._append)):
+                for staged in accepted.staged:
+                    tables.publish(number, staged)
+        check_two(run, names)
+        assert run.done(partial(into_two, names)).acked == set()
+        check_two(run, names)
+
+
+def overtaken(self: IcebergTables, append: Any, number: int, table: Any, staged: Staged) -> None:
+    """Append what another process has appended since the table was looked at."""
+    append(self, number, self._table_at(staged.target), staged)
+    append(self, number, table, staged)
+
+
+def streamed_once(make: MakeCase) -> None:
+    """Two files are two micro-batches. The query starts over without a checkpoint, and changes nothing."""
+    run = make(n=N)
+    if is_connect(run.spark):
+        return
+    give(run.folder, range(N // 2), range(N // 2, N))
+    name = created(run, "streamed")
+
+    def write(tracker: Tracker, messages: DataFrame) -> None:
+        condition = f"id = 3 OR (id = 5 AND {tracker.emission} = 0)"
+        append_to(name)(tracker, tracker.explode(tracker.fail_where(messages, condition, "refused"), TWO))
+
+    for start_number in range(2):
+        handler = TrackedBatches(
+            write, acker=run.acker, ids="id", parking_location=str(run.folder / f"parked-{start_number}"),
+            retry=RetryPolicy(max_attempts=3, first_delay_secs=0), once=Once(str(run.folder / "log"), "clicks", True),
+        )  # fmt: skip
+        with handler:
+            start(run.spark, run.folder, handler).awaitTermination()
+            assert handler.drain(180).parked == {}
+        shutil.rmtree(run.folder / "checkpoint")
+        found = sorted(tuple(row) for row in run.spark.table(name).collect())
+        assert found == sorted(row for id, rows in TRUTH.items() if id != 3 for row in rows), found
+    assert branches(run, name) == {"main"}
+
+
+def killed_once(make: MakeCase) -> None:
+    """Driver and JVM are killed before and behind the commits of two tables, and started again."""
+    run = make(n=N)
+    if is_connect(run.spark):
+        return
+    folder = run.folder / "killed"
+    folder.mkdir()
+    for point, times in (("before a commit", 2), ("committed into", 1)):
+        process = start_python(folder, once_job.__name__, run.url, str(folder), point, str(times), "iceberg")
+        process.communicate(timeout=JOB_SECS)
+        assert process.returncode == -9, (folder / f"{once_job.__name__}.log").read_text()[-3000:]
+    run_python(folder, once_job.__name__, run.url, str(folder), "never", "1", "iceberg")
+    with Acker.connect(run.url, once_job.CONFIG) as acker:
+        dead = {letter.message_id for letter in acker.dead_letters.read()}
+    assert {number for number in range(once_job.MESSAGES) if number % 10 == 7} <= dead
+    for sink, count in once_job.SINKS.items():
+        rows = [tuple(row) for row in run.spark.read.format("iceberg").load(str(folder / "ice" / sink)).collect()]
+        found = Counter(message for message, _ in rows)
+        assert found == {number: count(number) for number in range(once_job.MESSAGES) if number not in dead}, found
+        assert len(set(rows)) == len(found), "rows of one attempt"
+
+
+def rules_kept_once(make: MakeCase) -> None:
+    """A row that the table refuses is its message's failure, before anything is accepted."""
+    run = make(n=N)
+    once(run)
+    run.spark.sql("CREATE TABLE ice.rules(id bigint NOT NULL, child int NOT NULL, note string) USING iceberg")
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        rows = messages.selectExpr("_share", "_roots", "id", "1 AS child", "raise_or(id) AS note")
+        tracker.write_table(rows, "ice.rules", lambda writer: writer.append())
+
+    if check_refused_over_connect(run, append_to("ice.rules")):
+        return
+    run.spark.udf.register("raise_or", lambda id: str(id) if id != 7 else 1 / 0)
+    ended = run.done(pipeline)
+    assert ended.acked == set(range(N)) - {7}, ended
+    assert "division by zero" in str(ended.letters[7]), ended.letters
+    found = sorted(tuple(row) for row in run.spark.table("ice.rules").collect())
+    assert found == sorted((id, 1, str(id)) for id in range(N) if id != 7), found
+
+
+def staging_refused(make: MakeCase) -> None:
+    """What would fail behind the record, or show rows before it, is refused before it."""
+    run = make(n=N)
+    log = once(run)
+    name = created(run, "refused")
+    if check_refused_over_connect(run, append_to(name)):
+        return
+    for option, text in {"mergeSchema": "changes the table", "snapshot-property.a": "gets another one"}.items():
+        refused = run.refused(append_to(name, **{option: "true"}), PipelineError)
+        assert f"the option {option!r} {text}" in refused.replace("describes a snapshot, and the table ", ""), refused
+    run.spark.conf.set("spark.wap.id", "mine")
+    text = run.refused(append_to(name), PipelineError)
+    run.spark.conf.unset("spark.wap.id")
+    assert "spark.wap.id sends rows" in text, text
+    run.spark.sql(f"ALTER TABLE {name} CREATE BRANCH mine")
+    for other, text in {
+        f"{name}.branch_mine": f"is a branch or another view of the table {name}",
+        "ice.nowhere": "isn't an Iceberg table",
+    }.items():
+        refused = run.refused(append_to(other), BadConfigError)
+        assert text in refused, refused
+    run.spark.sql("CREATE TABLE plain(id bigint, child int) USING parquet")
+    assert "isn't an Iceberg table" in run.refused(append_to("plain"), BadConfigError)
+
+    def overwrite(tracker: Tracker, rows: DataFrame) -> None:
+        tracker.write_table(rows, name, lambda writer: writer.overwritePartitions(), allow_overwrite=True)
+
+    for write in (overwrite, partial(save, path=name)):
+        refused = run.refused(write, PipelineError)
+        assert "With once=, use append()" in refused or "tracker.write_table" in refused, refused
+    assert (run.spark.table(name).count(), branches(run, name)) == (0, {"mine"})
+    assert not list(Path(log.location).rglob("*branch.json"))
+
+
+def lost_stage_noticed(make: MakeCase) -> None:
+    """Somebody drops the branch and its snapshot between the record and the commit."""
+    run = make(n=N)
+    once(run)
+    names = two(run, "lost")
+    if is_connect(run.spark):
+        return
+    with patch.object(IcebergTables, "publish", ending):
+        run.refused(partial(into_two, names), AckerError)
+    (branch,) = branches(run, names[0]) - {"main"}
+    run.spark.sql(f"ALTER TABLE {names[0]} DROP BRANCH `{branch}`")
+    run.spark.sql(
+        f"CALL ice.system.expire_snapshots(table => '{names[0]}', retain_last => 1, "
+        f"older_than => TIMESTAMP '{datetime.now(UTC) + timedelta(days=1)}')"
+    )
+    ended = run.run(partial(into_two, names))
+    assert isinstance(ended.error, FilesNotMovedError), ended
+    assert (ended.acked, "that were accepted" in str(ended.error)) == (set(), True), ended
+
+
 def documented(make: MakeCase) -> None:
     run_section(make(n=N), "Iceberg")
+
+
+def documented_once(make: MakeCase) -> None:
+    run = make(n=N)
+    if not is_connect(run.spark):
+        run_section(run, "Iceberg with each row once")
 
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -181,4 +468,13 @@ SCENARIOS: tuple[Scenario, ...] = (
     sorted_by_range,
     merged,
     documented,
+    accepted_once,
+    completed_once,
+    published_by_several,
+    streamed_once,
+    killed_once,
+    rules_kept_once,
+    staging_refused,
+    lost_stage_noticed,
+    documented_once,
 )
