@@ -70,10 +70,10 @@ class IcebergTables:
             )
             table = self._load(path)
         except _NO_TABLE as exc:
+            why = "the session has no Iceberg" if isinstance(exc, TypeError) else line_of(exc)
             raise BadConfigError(
-                f"{sink!r}: {path} isn't an Iceberg table that this session knows: {line_of(exc)}. With once=, write_table "
-                "appends to Iceberg tables alone. Create the table before the run. Write a Delta table by tracker.write and "
-                "save(path)."
+                f"{sink!r}: {path!r} isn't an Iceberg table that this session knows: {why}. With once=, write_table appends "
+                "to Iceberg tables alone. Create the table before the run. Write files and Delta by tracker.write."
             ) from exc
         identifier = found.identifier()
         parts = [str(found.catalog().name()), *map(str, identifier.namespace()), str(identifier.name())]

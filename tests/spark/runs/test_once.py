@@ -857,7 +857,7 @@ def write_twice(path: str, writer: DataFrameWriter) -> None:
 REFUSED: dict[str, Callable[[Case, Tracker, DataFrame], object]] = {
     "write_partitions": lambda run, tracker, rows: tracker.write_partitions(rows, consume),
     "write_dataframe": lambda run, tracker, rows: tracker.write_dataframe(rows, lambda rows: rows.count()),
-    "write_table": lambda run, tracker, rows: tracker.write_table(rows, "t", lambda writer: writer.append()),
+    "the session has no Iceberg": lambda run, tracker, rows: tracker.write_table(rows, "t", lambda w: w.append()),
     "export": lambda run, tracker, rows: tracker.export(rows, run.append()),
     "can't be staged": lambda run, tracker, rows: tracker.write(rows, lambda w: w.mode("append").saveAsTable("t")),
     "no path": lambda run, tracker, rows: tracker.write(

@@ -411,7 +411,7 @@ def staging_refused(make: MakeCase) -> None:
     run.spark.sql(f"ALTER TABLE {name} CREATE BRANCH mine")
     for other, text in {
         f"{name}.branch_mine": f"is a branch or another view of the table {name}",
-        "ice.nowhere": "isn't an Iceberg table",
+        "ice.nowhere": "'ice.nowhere' isn't an Iceberg table",
     }.items():
         refused = run.refused(append_to(other), BadConfigError)
         assert text in refused, refused
