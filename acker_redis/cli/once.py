@@ -148,9 +148,14 @@ def skip(
     with exit_on_error():
         upkeep = LogUpkeep(location)
         waits = upkeep.waits(number, sink)
-        text = f"{waits.staged} files of record {number} will never be in the table of {sink!r}. Others may be there already."
+        text = (
+            f"{waits.rows:,} rows of record {number} won't get into the table of {sink!r}. Files that are there stay."
+        )
         _confirm(yes, text, "Give them up?")
-        output.line(f"record {number} waits for {sink!r} no more, its files are in {upkeep.skip(number, sink)}")
+        place = upkeep.skip(number, sink)
+        output.line(
+            f"record {number} waits for {sink!r} no more" + ("" if place is None else f", its files are in {place}")
+        )
 
 
 def _confirm(yes: bool, text: str, question: str) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 from acker_redis.errors import AckerError, BadConfigError, FilesNotMovedError
 from acker_redis.publishing.disk import make_folder, sync
 from acker_redis.publishing.files import LocalFiles, local_folder
-from acker_redis.publishing.log_folder import SKIPPED, LocalLogFolder
+from acker_redis.publishing.locations import folder_at, location_below, whole_location
+from acker_redis.publishing.log_folder import SKIPPED
 from acker_redis.publishing.messages import MessageNames
 from acker_redis.publishing.publish_log import PublishLog, is_log
 from acker_redis.publishing.records import FILES, Accepted, Owner, Staged
@@ -69,8 +70,8 @@ class LogUpkeep:
             BadConfigError: there is no log.
             DamagedDataError: a record or snapshot can't be read.
         """
-        self.location = local_folder(location, "The publish log")
-        self.log = PublishLog(LocalLogFolder(self.location))
+        self.location = whole_location(location)
+        self.log = PublishLog(folder_at(self.location))
         try:
             self.log.read()
             logs = [] if self.log.state.number else _logs_in(self.location)
@@ -171,10 +172,12 @@ class LogUpkeep:
             )
         return waiting[number, sink]
 
-    def skip(self, number: int, sink: str) -> Path:
-        """Give up the rows of one record that wait for a sink. Return the folder to which their files were moved.
+    def skip(self, number: int, sink: str) -> Path | None:
+        """Give up the rows of one record that wait for a sink.
 
-        Files that are in the table already stay there.
+        Return the folder to which their files were moved, or None if they have no files.
+
+        Files that are in the table already stay there, and so do rows in a branch of it, or in a store.
 
         Raises:
             BadConfigError: no rows of that record wait for the sink.
@@ -182,12 +185,13 @@ class LogUpkeep:
         """
         self.waits(number, sink)
         (staged,) = (one for one in self.log.state.to_publish[number].staged if one.name == sink)
-        place = self.location / SKIPPED / f"{number}-{Path(staged.stage).name}"
+        place = Path(self.location, SKIPPED, f"{number}-{Path(staged.stage).name}")
         self._begin()
-        # Before it is decided: the next start removes what is left in the stage, and then this can't be repeated.
-        _decided(self.location, lambda: _move_away(Path(staged.stage), place))
+        if staged.files:
+            # Before it is decided: the next start removes what is left in the stage, and then this can't be repeated.
+            _decided(self.location, lambda: _move_away(Path(staged.stage), place))
         _decided(self.location, lambda: self.log.skip(number, sink))
-        return place
+        return place if staged.files else None
 
     def reopen(self) -> int:
         """Decide that all dead messages run again at the next start, and return their number.
@@ -210,7 +214,7 @@ class LogUpkeep:
         return run
 
 
-def _decided(location: Path, call: Callable[[], object]) -> None:
+def _decided(location: str, call: Callable[[], object]) -> None:
     try:
         call()
     except OSError as exc:
@@ -236,6 +240,6 @@ def _in_stage(staged: Staged) -> int:
     return sum(Path(staged.stage, file).exists() for file in staged.files)
 
 
-def _logs_in(location: Path) -> list[str]:
-    folders = sorted(path for path in location.glob("*") if path.is_dir())
-    return [str(path) for path in folders if is_log(LocalLogFolder(path))]
+def _logs_in(location: str) -> list[str]:
+    folders = [location_below(location, name) for name in sorted(folder_at(location).folders())]
+    return [folder for folder in folders if is_log(folder_at(folder))]

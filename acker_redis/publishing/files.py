@@ -112,9 +112,9 @@ def _partitioned_by(file: Path) -> list[str]:
     return [part.partition("=")[0].lower() for part in file.parent.parts]
 
 
-def short_name(location: Path) -> str:
+def short_name(location: str) -> str:
     """Return the name for a new log in a folder. A log that is made anew there has the same, which shows if one was lost."""
-    return hashlib.sha256(str(location).encode()).hexdigest()[:12]
+    return hashlib.sha256(location.encode()).hexdigest()[:12]
 
 
 class LocalFiles:

@@ -25,6 +25,9 @@ class LogFolder(Protocol):
     def names(self) -> list[str]:
         """List the files. A folder that doesn't exist has none."""
 
+    def folders(self) -> list[str]:
+        """List the folders in it."""
+
     def read(self, name: str) -> bytes | None:
         """Read a file; None: there is none."""
 
@@ -41,6 +44,13 @@ class LogFolder(Protocol):
     def remove_drafts(self, name: str) -> None:
         """Remove what processes that died have left of files that they began before a file, if that is possible."""
 
+    def check(self) -> None:
+        """Check that a file can be created only once, if there are places of this kind where it isn't so.
+
+        Raises:
+            BadConfigError: it isn't so here.
+        """
+
 
 class LocalLogFolder:
     """A folder on a local disk, or on one that is shared and has hard links. A link never replaces a file."""
@@ -53,6 +63,13 @@ class LocalLogFolder:
         """List the files."""
         try:
             return [entry.name for entry in os.scandir(self.path) if not entry.name.startswith(".")]
+        except FileNotFoundError:
+            return []
+
+    def folders(self) -> list[str]:
+        """List the folders."""
+        try:
+            return [entry.name for entry in os.scandir(self.path) if entry.is_dir()]
         except FileNotFoundError:
             return []
 
@@ -102,3 +119,6 @@ class LocalLogFolder:
             for draft in self.path.glob(f".*{_DRAFT}"):
                 if draft.stat().st_mtime_ns < began_ns:
                     draft.unlink(missing_ok=True)
+
+    def check(self) -> None:
+        """Do nothing. A disk without hard links refuses the first file."""

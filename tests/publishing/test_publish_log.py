@@ -252,7 +252,7 @@ def files_of(tmp_path: Path, *names: str) -> Staged:
 
 
 def test_files_move_into_the_table_under_names_that_tell_their_record(tmp_path: Path) -> None:
-    log = short_name(Path("logs/monday"))
+    log = short_name("logs/monday")
     files, staged = LocalFiles(log), files_of(tmp_path, "day=1/part-0.parquet", "part-1.parquet")
     assert files.newest_number(staged.target) == 0
     for publisher in (files, files, LocalFiles(log)):
@@ -262,14 +262,14 @@ def test_files_move_into_the_table_under_names_that_tell_their_record(tmp_path: 
         f"day=1/acker-{log}-0000000007-to-orders-part-0.parquet",
         f"acker-{log}-0000000007-to-orders-part-1.parquet",
     }
-    assert (files.newest_number(staged.target), LocalFiles(short_name(Path("logs"))).newest_number(staged.target)) == (
+    assert (files.newest_number(staged.target), LocalFiles(short_name("logs")).newest_number(staged.target)) == (
         7,
         0,
     )
 
 
 def test_file_that_is_nowhere_is_an_error_unless_it_is_said_to_have_moved(tmp_path: Path) -> None:
-    log = short_name(Path("logs/monday"))
+    log = short_name("logs/monday")
     staged = files_of(tmp_path, "a.parquet", "b.parquet")
     LocalFiles(log).publish(7, staged)
     LocalFiles(log).place_of(7, staged, "a.parquet").unlink()
@@ -279,9 +279,9 @@ def test_file_that_is_nowhere_is_an_error_unless_it_is_said_to_have_moved(tmp_pa
 
 
 def test_file_that_is_in_both_places_is_an_error(tmp_path: Path) -> None:
-    files, staged = LocalFiles(short_name(Path("logs/monday"))), files_of(tmp_path, "a.parquet")
+    files, staged = LocalFiles(short_name("logs/monday")), files_of(tmp_path, "a.parquet")
     files.publish(7, staged)
     files_of(tmp_path, "a.parquet")
     with pytest.raises(FilesNotMovedError, match=r"exists, and so does"):
-        LocalFiles(short_name(Path("logs/monday"))).publish(7, staged)
+        LocalFiles(short_name("logs/monday")).publish(7, staged)
     assert (tmp_path / "stage" / "a.parquet").exists()

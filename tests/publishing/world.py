@@ -20,7 +20,7 @@ from acker_redis.publishing.messages import MessageNames
 from acker_redis.publishing.publish_log import PublishLog
 
 MESSAGES = 12
-LOG = short_name(Path("logs/orders/2026-11-27"))
+LOG = short_name("logs/orders/2026-11-27")
 SINKS: dict[str, Callable[[int], int]] = {"items": lambda message: message % 3, "orders": lambda message: 1}
 """Sinks, and the number of rows that each has of a message."""
 

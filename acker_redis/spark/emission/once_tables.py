@@ -3,6 +3,7 @@
 import logging
 import shutil
 import uuid
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,12 +16,13 @@ from acker_redis.errors import AckerError, BadConfigError, LogLostError, Unprove
 from acker_redis.model.arrays import Int64Array
 from acker_redis.publishing.disk import make_folder
 from acker_redis.publishing.files import check_rename
-from acker_redis.publishing.log_folder import STAGE
 from acker_redis.publishing.log_state import LogState
+from acker_redis.publishing.object_store import is_in_object_store
 from acker_redis.publishing.records import FILES, Staged
 from acker_redis.spark.emission.outages import patiently
 from acker_redis.spark.emission.run_log import RunLog
 from acker_redis.spark.proof.blame import line_of
+from acker_redis.spark.runtime.jvm import java_context
 from acker_redis.spark.sinks.delta_tables import DELTA, DeltaTables
 from acker_redis.spark.sinks.file_tables import FileTables
 from acker_redis.spark.sinks.iceberg_tables import ICEBERG, IcebergTables
@@ -32,6 +34,8 @@ from acker_redis.spout.in_flight import Emission
 
 log = logging.getLogger("acker_redis.spark")
 
+_DEFAULT_FS = "fs.defaultFS"
+
 
 @dataclass
 class OnceTables:
@@ -42,13 +46,15 @@ class OnceTables:
         run: log of the run.
         folder: folder in which Spark looks for tables with a relative path.
         root: folder of the log, and of those of other data.
+        stages: folder of the stages. Only this process has it if the log is in an object store, and removes it.
         publishers: sink -> function that publishes its rows, if the user has given one.
     """
 
     session: SparkSession
     run: RunLog
     folder: Path
-    root: Path
+    root: str
+    stages: Path
     publishers: dict[str, PublishParts] = field(default_factory=dict, init=False)
     _caches: bool = field(default=False, init=False)
     _kinds: dict[str, StagedTables] = field(default_factory=dict, init=False)
@@ -65,9 +71,11 @@ class OnceTables:
         """
         state = self.run.publish_log.state
         self._set_log(state)
+        if is_in_object_store(self.root):
+            weakref.finalize(self, shutil.rmtree, self.stages, ignore_errors=True)
         if not self.publish_known():
             return  # a stage may be needed
-        for stage in self._stages.glob("[0-9]*"):
+        for stage in self.stages.glob("[0-9]*"):
             if int(stage.name) < state.epoch:
                 self._remove(stage, "*/*")
 
@@ -88,12 +96,15 @@ class OnceTables:
             self._kinds = {
                 FILES: FileTables(state.name, self.folder, self._probe, self.session.catalog.refreshByPath),
                 DELTA: DeltaTables(self.session, state.name),
-                ICEBERG: IcebergTables(self.session, state.name),
+                ICEBERG: IcebergTables(self.session, state.name, self._waiting),
                 STORE: StoreTables(self.publishers),
             }
 
     def _probe(self, place: Path) -> None:
-        self.run.wait_for(partial(check_rename, self._stages, place))
+        self.run.wait_for(partial(check_rename, self.stages, place))
+
+    def _waiting(self) -> list[Staged]:
+        return [staged for accepted in self.run.publish_log.state.to_publish.values() for staged in accepted.staged]
 
     def outputs_of(self, emission: Emission) -> Outputs:
         """Return the sinks of an emission, which write into stages."""
@@ -119,12 +130,8 @@ class OnceTables:
                 tables.forget(stage)
         shutil.rmtree(folder, ignore_errors=True)
 
-    @property
-    def _stages(self) -> Path:
-        return self.run.location / STAGE
-
     def _folder_of(self, emission: Emission) -> Path:
-        return self._stages / str(self.run.publish_log.state.epoch) / str(emission.number)
+        return self.stages / str(self.run.publish_log.state.epoch) / str(emission.number)
 
     def staged(self, emission: Emission, sink: StagingSink, left_out: Int64Array) -> Staged:
         """Stage the rows of a sink, except those of messages with some roots, and put them on the disk.
@@ -177,6 +184,8 @@ class OnceTables:
         given = (sink, target.path)
         if given not in self._places:
             tables = self._kinds[target.kind]
+            if tables.are_folders:
+                self._check_disk(sink)
             place = tables.place_of(sink, target.path)
             if tables.are_folders:
                 self._check_folder(sink, target, place)
@@ -184,13 +193,32 @@ class OnceTables:
             self._places[given] = place
         return self._places[given]
 
+    def _check_disk(self, sink: str) -> None:
+        """Check that a stage is where Spark's executors write a path without a scheme.
+
+        Raises:
+            BadConfigError: it isn't.
+        """
+        if is_in_object_store(self.root):
+            raise BadConfigError(
+                f"{sink!r}: files and Delta tables can't be staged, because the publish log {self.root} is in an object "
+                "store. Their rows wait in a folder beside the log. Put the log on a disk that driver and executors share, "
+                "or append to an Iceberg table."
+            )
+        default = str(java_context(self.session.sparkContext).hadoopConfiguration().get(_DEFAULT_FS, "file:///"))
+        if not default.startswith("file:"):
+            raise BadConfigError(
+                f"{sink!r}: Spark writes paths without a scheme to {default}, and the rows of files and Delta tables have to "
+                "wait on a local disk. Set spark.hadoop.fs.defaultFS to file:///, or append to an Iceberg table."
+            )
+
     def _check_folder(self, sink: str, target: StagedTarget, place: str) -> None:
         """Check a folder against the log and the folders of other sinks.
 
         Raises:
             BadConfigError: one is in the other, or sinks can't share a folder.
         """
-        real, log = Path(place).resolve(), self.root.resolve()
+        real, log = Path(place).resolve(), Path(self.root).resolve()
         if real.is_relative_to(log) or log.is_relative_to(real):
             raise BadConfigError(
                 f"{sink!r}: the table {place} and the publish log {self.root} are in each other. Readers of the "

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -24,7 +23,7 @@ class RunLog:
     Attributes:
         spout: spout of the run.
         publish_log: the log.
-        location: its folder, which has the stages, too.
+        location: its folder.
         names: function of message ids to the lasting names of messages of the source.
         outage_secs: time that an outage of the log or a table is waited for, in seconds.
         reopened: message id that a letter has brought back -> its lasting name.
@@ -32,7 +31,7 @@ class RunLog:
 
     spout: Spout
     publish_log: PublishLog
-    location: Path
+    location: str
     names: Callable[[Int64Array], MessageNames]
     outage_secs: float
     reopened: dict[int, tuple[str, int]] = field(default_factory=dict, init=False)

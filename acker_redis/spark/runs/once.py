@@ -1,6 +1,7 @@
 """Settings of output once: the log of a run or stream that has each message's rows in the tables once."""
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +10,10 @@ from pyspark.sql import SparkSession
 
 from acker_redis.errors import BadConfigError
 from acker_redis.model.arrays import Int64Array
-from acker_redis.publishing.files import local_folder
-from acker_redis.publishing.log_folder import SKIPPED, STAGE, LocalLogFolder
+from acker_redis.publishing.locations import folder_at, location_below, whole_location
+from acker_redis.publishing.log_folder import SKIPPED, STAGE
 from acker_redis.publishing.messages import MessageNames
+from acker_redis.publishing.object_store import is_in_object_store
 from acker_redis.publishing.publish_log import PublishLog
 from acker_redis.publishing.records import Owner
 from acker_redis.spark.emission.once_letters import OnceLetters
@@ -21,8 +23,6 @@ from acker_redis.spark.emission.run_log import RunLog
 from acker_redis.spark.runtime.jvm import java_context, java_static
 from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.spout.spout import Spout
-
-_DEFAULT_FS = "fs.defaultFS"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,8 @@ class Once:
     Attributes:
         location: folder of the log and the stage, on the file system of the tables, and in none of them. Executors write
             there. A relative path is in the present folder of this process. Relative paths of tables are Spark's: in the
-            folder in which its JVM began.
+            folder in which its JVM began. For tables of Iceberg and stores of yours, it may be a folder of an object store,
+            such as `s3://bucket/logs/orders`, with the extra `object-stores`.
         data: name of the set of messages, such as a day. Each set has a log of its own, in the folder of this name. None: the
             log has all messages that will ever come, so no two of them may have the same id, or partition and offset.
         ids_never_repeat: whether you promise that no two messages ever have the same id, or the same partition and offset.
@@ -72,10 +73,12 @@ class Once:
         if not isinstance(self.location, (str, os.PathLike)) or not os.fspath(self.location):
             raise BadConfigError(f"Once(location={self.location!r}) is no folder. Pass the path of one.")
         # At once, because a later start may be in another folder.
-        location = local_folder(os.fspath(self.location), "The publish log")
-        object.__setattr__(self, "location", str(location))
-        if file := next((parent for parent in (location, *location.parents) if parent.is_file()), None):
-            raise BadConfigError(f"Once(location={str(location)!r}): {file} is a file. Pass the path of a folder.")
+        location = whole_location(os.fspath(self.location))
+        object.__setattr__(self, "location", location)
+        if not is_in_object_store(location):
+            path = Path(location)
+            if file := next((parent for parent in (path, *path.parents) if parent.is_file()), None):
+                raise BadConfigError(f"Once(location={location!r}): {file} is a file. Pass the path of a folder.")
         if self.data is not None and not _is_folder_name(self.data):
             raise BadConfigError(
                 f"Once(data={self.data!r}) can't be the name of the log's folder. Use a text of letters, digits, dots, dashes "
@@ -153,12 +156,6 @@ def check_session(spark: SparkSession, given: Mapping[str, bool]) -> None:
             f"once= can't be combined with {', '.join(refused)}. Its log decides alone which messages are done. Remove "
             "one of them."
         )
-    default = str(java_context(spark.sparkContext).hadoopConfiguration().get(_DEFAULT_FS, "file:///"))
-    if not default.startswith("file:"):
-        raise BadConfigError(
-            f"once= can't write to {default}, where paths without a scheme are. It needs local disks as yet. Set "
-            "spark.hadoop.fs.defaultFS to file:///."
-        )
 
 
 def open_output(
@@ -181,17 +178,21 @@ def open_output(
         BadConfigError: the log belongs to another app or spout.
         DamagedDataError: the log can't be read.
     """
-    location = Path(once.location, once.data or "")
-    log = PublishLog(LocalLogFolder(location))
+    root = os.fspath(once.location)
+    location = location_below(root, once.data or "")
+    folder = folder_at(location)
     owner = Owner(spout.acker.config.app, spout.spout_id, tuple(id_columns))
-    run = RunLog(spout, log, location, names, spout.retry.outage_secs)
-    tables = OnceTables(spark, run, _folder_of_jvm(spark), Path(once.location))
+    run = RunLog(spout, PublishLog(folder), location, names, spout.retry.outage_secs)
+    run.wait_for(folder.check)
+    stages = Path(tempfile.mkdtemp(prefix=_STAGES)) if is_in_object_store(root) else Path(location, STAGE)
+    tables = OnceTables(spark, run, _folder_of_jvm(spark), root, stages)
     output = OnceOutput(run, OnceLetters(run), tables, owner)
     output.begin()
     spout.state.letter_log = output.letters
     return output
 
 
+_STAGES = "acker-redis-stages-"
 _LONGEST_NAME = 200
 _NAME_CHARS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 

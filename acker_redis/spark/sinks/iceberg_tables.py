@@ -9,13 +9,14 @@ table has already, if another process is faster.
 import json
 import logging
 import re
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from acker_redis.errors import BadConfigError, FilesNotMovedError
+from acker_redis.errors import AckerError, BadConfigError, FilesNotMovedError
 from acker_redis.publishing.records import Staged
 from acker_redis.spark.proof.blame import line_of
 from acker_redis.spark.runtime.jvm import java_errors, java_static
@@ -27,6 +28,9 @@ log = logging.getLogger("acker_redis.spark")
 ICEBERG = "iceberg"
 """Kind of Iceberg tables."""
 
+_PREFIX = "acker-redis-"
+"""How names of branches begin. The rest is the key of a stage: log, number of the run's first record, and others."""
+
 _SCHEME = f"{ICEBERG}://"
 _UTIL = "org.apache.iceberg.spark.Spark3Util"
 _BRANCH, _SNAPSHOT, _BASE, _PLACE = "branch", "snapshot", "base", "place"
@@ -37,8 +41,18 @@ _OF_BRANCH = "branch_"
 _PLAIN = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _ROWS = "added-records"
 _TRIES = 3
-_OVERTAKEN = ("CommitFailedException", "CommitStateUnknownException", "CherrypickAncestorCommitException")
+_THERE = "CherrypickAncestorCommitException"
+"""Name of the error of a snapshot that a table has already."""
+
+_OVERTAKEN = ("CommitFailedException", "CommitStateUnknownException", _THERE)
 """Names of the errors of commits that others have overtaken, or whose result isn't known."""
+
+_TRIES_OF_BRANCH = 20
+"""Tries of a commit that makes or removes a branch, which Iceberg itself doesn't try again."""
+
+_FOR_EVER_MS = 2**63 - 1
+_MISSING = ("TABLE_OR_VIEW_NOT_FOUND", "NoSuchTable", "SCHEMA_NOT_FOUND", "NoSuchNamespace")
+"""Parts of the errors of a table that doesn't exist."""
 
 _NO_TABLE: tuple[type[Exception], ...] = (TypeError, PySparkException, *java_errors())
 """Errors of names that are no tables. A session without Iceberg has no such class, which is a TypeError."""
@@ -53,9 +67,16 @@ class IcebergTables:
     one_sink_each = False
     spark_tells = False
 
-    def __init__(self, session: SparkSession, log: str) -> None:
-        """Set the session, and the log's short name."""
-        self._session, self._log = session, log
+    def __init__(self, session: SparkSession, log: str, waiting: Callable[[], Iterable[Staged]] = tuple) -> None:
+        """Prepare.
+
+        Args:
+            session: Spark session.
+            log: short name of the log.
+            waiting: function that returns what was accepted and isn't known to be published.
+        """
+        self._session, self._log, self._waiting = session, log, waiting
+        self._seen: set[str] = set()
 
     def place_of(self, sink: str, path: str) -> str:
         """Check that rows can be staged for a table, and return its whole name as an URI.
@@ -77,10 +98,10 @@ class IcebergTables:
             ) from exc
         identifier = found.identifier()
         parts = [str(found.catalog().name()), *map(str, identifier.namespace()), str(identifier.name())]
-        if str(table.name()) != ".".join(parts):
+        if str(table.name()) != ".".join(parts) or not _can_change(table):
             raise BadConfigError(
-                f"{sink!r}: {path} is a branch or another view of the table {table.name()}. With once=, rows wait in a branch "
-                "of their own. Write to the table."
+                f"{sink!r}: {path} is a branch or another view of a table ({table.name()}). With once=, rows wait in a "
+                "branch of their own. Write to the table."
             )
         return _SCHEME + ".".join(part if _PLAIN.fullmatch(part) else quoted(part) for part in parts)
 
@@ -90,12 +111,14 @@ class IcebergTables:
         Raises:
             Exception: Iceberg raised it.
         """
-        table, branch = self._table_at(stage.place), f"acker-redis-{stage.key}"
+        branch = f"{_PREFIX}{stage.key}"
+        self._remove_leftovers(stage)
         stage.folder.mkdir(parents=True)
         noted = stage.folder / _BRANCH_FILE
         noted.write_text(json.dumps({_PLACE: stage.place, _BRANCH: branch}), encoding="utf-8")
-        table.manageSnapshots().createBranch(branch).commit()
-        base = int(table.snapshot(branch).snapshotId())
+        # A table may limit the age of branches, beyond which whoever expires snapshots removes them.
+        self._commit(stage.place, lambda to: to.createBranch(branch).setMaxRefAgeMs(branch, _FOR_EVER_MS))
+        base = int(self._table_at(stage.place).snapshot(branch).snapshotId())
         noted.write_text(json.dumps({_PLACE: stage.place, _BRANCH: branch, _BASE: base}), encoding="utf-8")
         return f"{stage.place.removeprefix(_SCHEME)}.{quoted(_OF_BRANCH + branch)}"
 
@@ -116,7 +139,16 @@ class IcebergTables:
         """Return the largest number of a record that a table has rows of; 0: none, or it isn't one of Iceberg."""
         if not place.startswith(_SCHEME):
             return 0
-        properties, prefix = self._table_at(place).properties(), self._property("")
+        try:
+            table = self._table_at(place)
+        except _NO_TABLE as exc:
+            if any(part in str(exc) for part in _MISSING):
+                return 0
+            raise AckerError(
+                f"The table {place} can't be read: {line_of(exc)}. So it isn't known whether it has rows that the publish log "
+                "lacks. Repair the table, or drop it if nothing in it is needed."
+            ) from exc
+        properties, prefix = table.properties(), self._property("")
         return max((int(properties[name]) for name in properties if name.startswith(prefix)), default=0)
 
     def publish(self, number: int, staged: Staged) -> None:
@@ -128,6 +160,7 @@ class IcebergTables:
         """
         if not staged.rows:
             return
+        is_there = False
         for tries_left in reversed(range(_TRIES)):
             table = self._table_at(staged.target)
             if int(table.properties().get(self._property(staged.name)) or 0) >= number:
@@ -139,11 +172,12 @@ class IcebergTables:
                     "or give up the record's rows by acker-redis once skip."
                 )
             try:
-                self._append(number, table, staged)
+                self._append(number, table, staged, is_there=is_there)
                 break
             except java_errors() as exc:
                 if not tries_left or not any(name in str(exc) for name in _OVERTAKEN):
                     raise
+                is_there = _THERE in str(exc)
         self._session.catalog.refreshTable(
             staged.target.removeprefix(_SCHEME)
         )  # for frames that the program has cached
@@ -154,18 +188,57 @@ class IcebergTables:
             return
         try:
             noted = _noted_in(folder)
-            table = self._table_at(noted[_PLACE])
-            if table.snapshot(noted[_BRANCH]) is not None:
-                table.manageSnapshots().removeBranch(noted[_BRANCH]).commit()
+            if noted[_BRANCH] in self._table_at(noted[_PLACE]).refs():
+                self._remove(noted[_PLACE], noted[_BRANCH])
         except _NOT_REMOVED:
             log.warning("branch with staged rows not removed stage=%s", folder, exc_info=True)
 
-    def _append(self, number: int, table: Any, staged: Staged) -> None:
-        """Commit a snapshot, the end of its branch, and the number of its record together."""
+    def _remove_leftovers(self, stage: Stage) -> None:
+        """Remove branches of a table that earlier runs of the log have left, unless they wait to be published.
+
+        Raises:
+            Exception: Iceberg raised it.
+        """
+        if stage.place in self._seen:
+            return
+        self._seen.add(stage.place)
+        log_name, epoch, _ = stage.key.split("-", 2)
+        waiting = {staged.options.get(_BRANCH) for staged in self._waiting()}
+        for branch in list(self._table_at(stage.place).refs()):
+            is_older = branch.startswith(f"{_PREFIX}{log_name}-") and branch < f"{_PREFIX}{log_name}-{epoch}"
+            if is_older and branch not in waiting:
+                self._remove(stage.place, branch)
+
+    def _remove(self, place: str, branch: str) -> None:
+        self._commit(place, lambda to: to.removeBranch(branch))
+
+    def _commit(self, place: str, change: Callable[[Any], Any]) -> None:
+        """Change the branches of a table, also if others commit at the same time.
+
+        Raises:
+            Exception: Iceberg raised it.
+        """
+        for tries_left in reversed(range(_TRIES_OF_BRANCH)):
+            try:
+                change(self._table_at(place).manageSnapshots()).commit()
+                return
+            except java_errors() as exc:
+                if not tries_left or _OVERTAKEN[0] not in str(exc):
+                    raise
+
+    def _append(self, number: int, table: Any, staged: Staged, *, is_there: bool) -> None:
+        """Commit a snapshot, the end of its branch, and the number of its record together.
+
+        If the snapshot is in the table although the number isn't, a person has brought it there. Then only the rest is done.
+        """
         transaction = table.newTransaction()
         transaction.updateProperties().set(self._property(staged.name), str(number)).commit()
-        snapshots = transaction.manageSnapshots().cherrypick(int(staged.options[_SNAPSHOT]))
-        snapshots.removeBranch(staged.options[_BRANCH]).commit()
+        snapshots = transaction.manageSnapshots()
+        if not is_there:
+            snapshots = snapshots.cherrypick(int(staged.options[_SNAPSHOT]))
+        if staged.options[_BRANCH] in table.refs():
+            snapshots = snapshots.removeBranch(staged.options[_BRANCH])
+        snapshots.commit()
         transaction.commitTransaction()
 
     def _property(self, sink: str) -> str:
@@ -180,6 +253,15 @@ class IcebergTables:
 
     def _load(self, name: str) -> Any:
         return java_static(self._session.sparkContext, _UTIL, "loadIcebergTable")(self._session._jsparkSession, name)  # noqa: SLF001
+
+
+def _can_change(table: Any) -> bool:
+    """Return False for tables that only show others, such as one of the files of a table."""
+    try:
+        table.operations()
+    except java_errors():
+        return False
+    return True
 
 
 def _noted_in(folder: Path) -> dict[str, Any]:

@@ -19,10 +19,17 @@ _OF_SNAPSHOTS = {
     "mergeschema": "changes the table when rows are staged, before their messages are accepted",
     "merge-schema": "changes the table when rows are staged, before their messages are accepted",
     "snapshot-property.": "describes a snapshot, and the table gets another one",
+    "branch": "names another branch than the one in which they wait",
 }
 """How options of Iceberg's writers begin that can't be staged, and why."""
 
-_WAP = ("spark.wap.id", "spark.wap.branch")
+_OF_SESSION = {
+    "spark.wap.": "sends rows to another place than the branch in which they wait",
+    "spark.sql.iceberg.merge-schema": _OF_SNAPSHOTS["merge-schema"],
+    "spark.sql.iceberg.snapshot-property.": _OF_SNAPSHOTS["snapshot-property."],
+}
+"""How settings of a session begin with which rows can't be staged, and why."""
+
 _COMMITTER = "mapreduce.fileoutputcommitter.algorithm.version"
 _PROTOCOL = "spark.sql.sources.commitProtocolClass"
 _PROTOCOLS = ("org.apache.spark.sql.execution.datasources.SQLHadoopMapReduceCommitProtocol",)
@@ -109,11 +116,11 @@ def check_staged_table(
         why = next((why for start, why in _OF_SNAPSHOTS.items() if name.lower().startswith(start)), None)
         if why is not None:
             raise PipelineError(f"{sink!r}: the option {name!r} {why}. So its rows can't be staged. Remove it.")
-    for setting in _WAP:
-        if session.conf.get(setting, None):
+    for setting, text in session.conf.getAll.items():
+        why = next((why for start, why in _OF_SESSION.items() if setting.startswith(start)), None)
+        if why is not None and text.lower() != "false":
             raise PipelineError(
-                f"{sink!r}: the session's setting {setting} sends rows to another place than the branch in which they wait. "
-                "So they can't be staged. Unset it for the run."
+                f"{sink!r}: the session's setting {setting} {why}. So its rows can't be staged. Unset it for the run."
             )
     return StagedTarget(table, ICEBERG, ICEBERG, {})
 

@@ -1,5 +1,6 @@
 """Rows in stores of the user's, by `write_staged`: once, whatever happened before."""
 
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -12,10 +13,11 @@ from pyspark.sql import DataFrame
 
 from acker_redis import Acker, AckerError, BadConfigError, InexactPipelineError, PipelineError
 from acker_redis.ops.publish_logs import LogUpkeep
-from acker_redis.spark import Tracker, check_pipeline
+from acker_redis.spark import Once, Tracker, check_pipeline
 from tests.spark.runs.test_once import Killed, check_exact, failing, folder_of, once
 from tests.spark.streaming.test_once_streams import BAD, handler_of, run_through
 from tests.spark.streaming.test_streams import give, start
+from tests.support.s3 import BUCKET, s3
 from tests.support.spark.cases import CONFIG, Case, MakeCase
 from tests.support.spark.parts_store import PartsStore
 
@@ -47,7 +49,7 @@ def check_store(run: Case, messages: set[int]) -> None:
 
 
 def check_items(store: PartsStore, messages: set[int]) -> None:
-    assert store.items() == sorted((message, child) for message in messages for child in range(message % 3))
+    assert store.items() == items_of(messages)
 
 
 def end_before(key: str, parts: Mapping[str, int]) -> None:
@@ -173,3 +175,50 @@ def test_stream_publishes_what_a_query_had_accepted(spark: Any, url: str, tmp_pa
         run_through(spark, tmp_path, handler_of(acker, tmp_path, partial(pipeline, store.publish)))
         check_items(store, set(range(50)) - BAD)
         assert sorted(letter.message_id for letter in acker.dead_letters.read()) == sorted(BAD)
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with s3() as variables:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        yield f"s3://{BUCKET}/{uuid.uuid4().hex}"  # all servers of a process have the same buckets
+
+
+def into_one(run: Case, bad: set[int], publish: Publish | None = None) -> Any:
+    store = store_of(run)
+
+    def pipeline(tracker: Tracker, messages: DataFrame) -> None:
+        items = tracker.flat_map(messages, partial(failing, bad), "id bigint, child int")
+        tracker.write_staged(items, store.stage, publish or store.publish, name="store")
+
+    return pipeline
+
+
+def test_log_may_be_in_an_object_store(case: MakeCase, bucket: str) -> None:
+    """A run that was killed behind its record is completed by one whose disk has nothing of it."""
+    run, bad = case(n=30), {7}
+    run.once = Once(bucket, "monday")
+    run.refused(into_one(run, bad, end_before), AckerError)
+    upkeep = LogUpkeep(f"{bucket}/monday")
+    assert [(one.sink, one.rows) for one in upkeep.waiting()] == [("store", len(items_of(set(range(30)) - bad)))]
+    assert store_of(run).items() == []
+    ended = run.done(into_one(run, bad))
+    assert (ended.acked, set(ended.letters)) == (set(), bad)
+    assert store_of(run).items() == items_of(set(range(30)) - bad)
+    more = run.spark.range(32)
+    assert run.done(into_one(run, set()), more).acked == {30, 31}
+    assert store_of(run).items() == items_of(set(range(32)) - bad)
+    assert not Path("s3:").exists()
+
+
+def test_files_are_refused_beside_a_log_in_an_object_store(case: MakeCase, bucket: str) -> None:
+    run = case(n=3)
+    run.once = Once(bucket, "monday")
+    text = run.refused(into_store(run, set()), BadConfigError)
+    assert f"can't be staged, because the publish log {bucket} is in an object store" in text
+    assert not Path(run.folder, "items").exists()
+
+
+def items_of(messages: set[int]) -> list[tuple[int, int]]:
+    return sorted((message, child) for message in messages for child in range(message % 3))

@@ -320,10 +320,27 @@ def published_by_several(make: MakeCase) -> None:
         check_two(run, names)
 
 
-def overtaken(self: IcebergTables, append: Any, number: int, table: Any, staged: Staged) -> None:
+def overtaken(self: IcebergTables, append: Any, number: int, table: Any, staged: Staged, *, is_there: bool) -> None:
     """Append what another process has appended since the table was looked at."""
-    append(self, number, self._table_at(staged.target), staged)
-    append(self, number, table, staged)
+    append(self, number, self._table_at(staged.target), staged, is_there=is_there)
+    append(self, number, table, staged, is_there=is_there)
+
+
+def published_by_hand(make: MakeCase) -> None:
+    """A person brings the waiting snapshots into the tables: as a copy, and as it is."""
+    run = make(n=N)
+    once(run)
+    names = two(run, "by_hand")
+    if check_refused_over_connect(run, partial(into_two, names)):
+        return
+    with patch.object(IcebergTables, "publish", ending):
+        run.refused(partial(into_two, names), AckerError)
+    for name in names:
+        refs = {row["name"]: row["snapshot_id"] for row in run.spark.table(f"{name}.refs").collect()}
+        (branch,) = refs.keys() - {"main"}
+        run.spark.sql(f"CALL ice.system.cherrypick_snapshot('{name}', {refs[branch]})")
+    assert run.done(partial(into_two, names)).acked == set()
+    check_two(run, names)
 
 
 def streamed_once(make: MakeCase) -> None:
@@ -401,16 +418,17 @@ def staging_refused(make: MakeCase) -> None:
     name = created(run, "refused")
     if check_refused_over_connect(run, append_to(name)):
         return
-    for option, text in {"mergeSchema": "changes the table", "snapshot-property.a": "gets another one"}.items():
+    for option in ("mergeSchema", "snapshot-property.a", "branch"):
         refused = run.refused(append_to(name, **{option: "true"}), PipelineError)
-        assert f"the option {option!r} {text}" in refused.replace("describes a snapshot, and the table ", ""), refused
-    run.spark.conf.set("spark.wap.id", "mine")
-    text = run.refused(append_to(name), PipelineError)
-    run.spark.conf.unset("spark.wap.id")
-    assert "spark.wap.id sends rows" in text, text
+        assert f"the option {option!r}" in refused, refused
+    for setting in ("spark.wap.id", "spark.sql.iceberg.snapshot-property.wap.id", "spark.sql.iceberg.merge-schema"):
+        run.spark.conf.set(setting, "true")
+        text = run.refused(append_to(name), PipelineError)
+        run.spark.conf.unset(setting)
+        assert f"the session's setting {setting}" in text, text
     run.spark.sql(f"ALTER TABLE {name} CREATE BRANCH mine")
     for other, text in {
-        f"{name}.branch_mine": f"is a branch or another view of the table {name}",
+        f"{name}.branch_mine": f"is a branch or another view of a table ({name})",
         "ice.nowhere": "'ice.nowhere' isn't an Iceberg table",
     }.items():
         refused = run.refused(append_to(other), BadConfigError)
@@ -426,6 +444,53 @@ def staging_refused(make: MakeCase) -> None:
         assert "With once=, use append()" in refused or "tracker.write_table" in refused, refused
     assert (run.spark.table(name).count(), branches(run, name)) == (0, {"mine"})
     assert not list(Path(log.location).rglob("*branch.json"))
+
+
+def branches_kept_and_removed(make: MakeCase) -> None:
+    """Others commit all the time, and the table keeps branches for a moment only. A run that was killed has left a branch."""
+    run = make(n=N)
+    log = once(run)
+    name = created(run, "kept", "TBLPROPERTIES('history.expire.max-ref-age-ms'='1')")
+    if check_refused_over_connect(run, append_to(name)):
+        return
+    load, busy = IcebergTables._load, [6]
+
+    def overtaken(self: IcebergTables, table: str) -> Any:
+        """Somebody commits between the look at a table and the change of its branches."""
+        found = load(self, table)
+        if busy[0]:
+            busy[0] -= 1
+            manage = found.manageSnapshots
+
+            class Overtaken:
+                def __getattr__(self, method: str) -> Any:
+                    return getattr(found, method)
+
+                def manageSnapshots(self) -> Any:  # noqa: N802
+                    changes = manage()
+                    run.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES('commits'='{busy[0]}')")
+                    return changes
+
+            return Overtaken()
+        return found
+
+    publish_log = PublishLog(LocalLogFolder(Path(log.location, "monday")))
+    with patch.object(IcebergTables, "_load", overtaken), patch.object(IcebergTables, "publish", ending):
+        run.refused(partial(doubled, name), AckerError)
+    publish_log.read()
+    (waiting,) = branches(run, name) - {"main"}
+    left = f"acker-redis-{publish_log.state.name}-00000000-x"
+    run.spark.sql(f"ALTER TABLE {name} CREATE BRANCH `{left}`")
+    run.spark.sql(f"CALL ice.system.expire_snapshots(table => '{name}', retain_last => 1)")
+    assert {waiting, left} >= branches(run, name) - {"main"} >= {waiting}
+    with patch.object(IcebergTables, "publish", ending):
+        assert isinstance(run.run(partial(doubled, name)).error, AckerError)
+    more = run.spark.range(N + 1)
+    assert run.done(partial(doubled, name), more).acked == {N}
+    assert branches(run, name) == {"main"}
+    assert run.spark.table(name).count() == 2 * (N + 1)
+    run.spark.sql(f"DROP TABLE {name}")
+    assert run.done(partial(doubled, created(run, "kept")), more).acked == set()
 
 
 def lost_stage_noticed(make: MakeCase) -> None:
@@ -471,10 +536,12 @@ SCENARIOS: tuple[Scenario, ...] = (
     accepted_once,
     completed_once,
     published_by_several,
+    published_by_hand,
     streamed_once,
     killed_once,
     rules_kept_once,
     staging_refused,
+    branches_kept_and_removed,
     lost_stage_noticed,
     documented_once,
 )
