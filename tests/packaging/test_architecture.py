@@ -132,7 +132,7 @@ def test_only_keys_module_spells_redis_keys() -> None:
 
 
 def test_only_connection_module_makes_connections() -> None:
-    """The server process asks for a ping until it is up; tests of users get a fakeredis."""
+    """The server process asks for a ping until it is up; tests of users get a fakeredis; object stores are other servers."""
     makers = (
         "Redis",
         "RedisCluster",
@@ -144,8 +144,9 @@ def test_only_connection_module_makes_connections() -> None:
         "FakeRedis",
     )
     users = {name for name in MODULES if any(call.split(".")[-1] in makers for call in called(name))}
-    assert users == {"client.connection", "testing.server", "testing.fake"}
+    assert users == {"client.connection", "testing.server", "testing.fake", "publishing.object_store"}
     assert {call for call in called("testing.fake") if call.split(".")[-1] in makers} == {"fakeredis.FakeRedis"}
+    assert "redis" not in {name.partition(".")[0] for name in called("publishing.object_store")}
 
 
 def test_only_scripts_module_reads_lua_files() -> None:

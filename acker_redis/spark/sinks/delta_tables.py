@@ -233,7 +233,7 @@ class DeltaTables:
                 invalidate = java_static(self._session.sparkContext, _DELTA_LOG, "invalidateCache")
                 invalidate(self._session._jsparkSession, place)  # noqa: SLF001
             except java_errors():
-                log.debug("Delta's cache of a stage not dropped stage=%s", folder, exc_info=True)
+                log.debug("cache of a stage not dropped stage=%s", folder, exc_info=True)
 
     def _append(self, number: int, name: str, staged: Staged) -> None:
         _check_there(number, staged)

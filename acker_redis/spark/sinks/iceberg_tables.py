@@ -57,7 +57,7 @@ _MISSING = ("TABLE_OR_VIEW_NOT_FOUND", "NoSuchTable", "SCHEMA_NOT_FOUND", "NoSuc
 _NO_TABLE: tuple[type[Exception], ...] = (TypeError, PySparkException, *java_errors())
 """Errors of names that are no tables. A session without Iceberg has no such class, which is a TypeError."""
 
-_NOT_REMOVED: tuple[type[Exception], ...] = (OSError, ValueError, PySparkException, *java_errors())
+_NOT_REMOVED: tuple[type[Exception], ...] = (OSError, ValueError, *_NO_TABLE)
 
 
 class IcebergTables:
@@ -142,14 +142,14 @@ class IcebergTables:
         try:
             table = self._table_at(place)
         except _NO_TABLE as exc:
-            if any(part in str(exc) for part in _MISSING):
-                return 0
+            if isinstance(exc, TypeError) or any(part in str(exc) for part in _MISSING):
+                return 0  # this session can't write to it
             raise AckerError(
                 f"The table {place} can't be read: {line_of(exc)}. So it isn't known whether it has rows that the publish log "
                 "lacks. Repair the table, or drop it if nothing in it is needed."
             ) from exc
         properties, prefix = table.properties(), self._property("")
-        return max((int(properties[name]) for name in properties if name.startswith(prefix)), default=0)
+        return max((_number_in(properties, name) for name in properties if name.startswith(prefix)), default=0)
 
     def publish(self, number: int, staged: Staged) -> None:
         """Move the snapshot of one sink's branch to its table, unless that has it.
@@ -163,7 +163,7 @@ class IcebergTables:
         is_there = False
         for tries_left in reversed(range(_TRIES)):
             table = self._table_at(staged.target)
-            if int(table.properties().get(self._property(staged.name)) or 0) >= number:
+            if _number_in(table.properties(), self._property(staged.name)) >= number:
                 break
             if table.snapshot(int(staged.options[_SNAPSHOT])) is None:
                 raise FilesNotMovedError(
@@ -262,6 +262,21 @@ def _can_change(table: Any) -> bool:
     except java_errors():
         return False
     return True
+
+
+def _number_in(properties: Any, name: str) -> int:
+    """Return the number of a record that a property has; 0: there is no such property.
+
+    Raises:
+        AckerError: the property has something else.
+    """
+    text = str(properties.get(name) or 0)
+    if not text.isdecimal():
+        raise AckerError(
+            f"The property {name!r} of an Iceberg table is {text!r}, and not the number of a record. So it isn't known which "
+            "rows the table has. Restore the property from an earlier version of the table's metadata."
+        )
+    return int(text)
 
 
 def _noted_in(folder: Path) -> dict[str, Any]:
