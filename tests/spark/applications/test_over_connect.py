@@ -46,7 +46,7 @@ NOT_HERE = {
     "guides/spark.md": NEEDS_ANOTHER_HANDLER,
     "guides/streams.md": NEEDS_ANOTHER_HANDLER,
     "access_logs": NEEDS_ANOTHER_HANDLER,
-    "kafka_words": "run_kafka was not tried over Spark Connect (docs/guides/kafka.md).",
+    "kafka_words": "It kills drivers, and rebalances were tried in classic sessions alone (docs/guides/kafka.md).",
     "order_stream": NEEDS_ANOTHER_HANDLER,
 }
 """Pages and applications that don't, and why."""

@@ -23,6 +23,7 @@ from acker_redis.spout.retry import RetryPolicy
 from tests.support.spark.cases import CHILD, Case, MakeCase, consume
 from tests.support.spark.files_source import BatchesToFiles, Count, FileWriter, RowsToFiles
 from tests.support.spark.stored_rows import stored_rdds
+from tests.support.targets import N, run_section
 
 pytestmark = pytest.mark.spark
 
@@ -57,6 +58,27 @@ def test_spark_writers_of_every_format_complete(case: MakeCase, format: str) -> 
     )
     found = run.spark.read.schema(CHILD).format(format).load(run.out).collect()
     assert sorted(map(tuple, found)) == BOTH
+
+
+def test_writer_of_text_completes(case: MakeCase) -> None:
+    run = case(n=20)
+
+    def write(tracker: Tracker, rows: DataFrame) -> None:
+        lines = rows.selectExpr("concat(id, ' ', child) AS value", "_share", "_roots")
+        tracker.write(lines, lambda writer: writer.mode("append").text(run.out))
+
+    run.complete(writing(write))
+    assert sorted(tuple(map(int, row[0].split())) for row in run.spark.read.text(run.out).collect()) == BOTH
+
+
+@pytest.mark.parametrize("format", ["parquet", "json", "orc", "csv", "text"])
+def test_writer_of_every_format_is_refused_rows_that_were_dropped(case: MakeCase, format: str) -> None:
+    def write(tracker: Tracker, rows: DataFrame) -> None:
+        lines = rows.where("id <> 7").selectExpr("concat(id, ' ', child) AS value", "_share", "_roots")
+        tracker.write(lines, lambda writer: writer.mode("append").format(format).save(run.out))
+
+    run = case(n=20)
+    assert "missing or duplicated" in run.refused(writing(write), InexactPipelineError)
 
 
 def test_tables_and_partitioned_folders_complete(case: MakeCase) -> None:
@@ -653,3 +675,9 @@ def test_partition_overwrite_is_accepted_with_allow_overwrite(case: MakeCase) ->
         tracker.write(messages, lambda writer: writer.mode("ignore").parquet(run.out), allow_overwrite=True)
 
     assert "mode 'ignore'" in case(n=6).refused(ignoring, PipelineError)
+
+
+def test_documented_data_source_is_proven(case: MakeCase, tmp_path: Path) -> None:
+    folder = tmp_path / "lines"
+    folder.mkdir()
+    run_section(case(n=N), "Python data sources", lines_folder=str(folder))

@@ -2,7 +2,8 @@
 
 python -m tests.support.jobs.target_job NAME KIND URL FOLDER
 
-The last line is JSON: scenario -> the traceback of its error, or null. The status is NO_JARS where they can't be had.
+The last line is JSON: scenario -> the traceback of its error, or null, or NOT_OVER_CONNECT.
+The status is NO_JARS where they can't be had.
 """
 
 import importlib
@@ -16,8 +17,11 @@ from tests.support import jars
 from tests.support.spark.cases import Case
 from tests.support.spark.connect import ConnectSessions
 from tests.support.spark.session import Sessions
+from tests.support.targets import NotOverConnectError
 
 NO_JARS = 3
+
+NOT_OVER_CONNECT = "a classic session is needed"
 
 
 def main(name: str, kind: str, url: str, folder: Path) -> int:
@@ -45,6 +49,8 @@ def main(name: str, kind: str, url: str, folder: Path) -> int:
         try:
             scenario(make)
             results[scenario.__name__] = None
+        except NotOverConnectError:
+            results[scenario.__name__] = NOT_OVER_CONNECT
         except Exception:
             results[scenario.__name__] = traceback.format_exc()
         for case in cases:

@@ -24,6 +24,20 @@ PAGE = (ROOT / "docs" / "guides" / "sinks.md").read_text(encoding="utf-8")
 TRUTH = {id: [(id, child) for child in range(2)] for id in range(N)}
 
 
+class NotOverConnectError(Exception):
+    """A scenario of classic sessions alone."""
+
+
+def classic_only(run: Case) -> None:
+    """Leave out the rest of a scenario over Spark Connect.
+
+    Raises:
+        NotOverConnectError: the session is one.
+    """
+    if is_connect(run.spark):
+        raise NotOverConnectError
+
+
 def check_proven(run: Case, write: Write, written: Callable[[], Iterable[Row]], *, output: str = "by_message") -> None:
     """Message 3 fails and 5 is emitted again; the target has the rows of all others once, and nothing of 3."""
 
@@ -39,13 +53,13 @@ def check_proven(run: Case, write: Write, written: Callable[[], Iterable[Row]], 
     assert found == sorted(row for id, rows in TRUTH.items() if id != 3 for row in rows), found
 
 
-def check_refused(run: Case, write: Write) -> None:
+def check_refused(run: Case, write: Write, *, output: str = "by_message") -> None:
     """In a case of its own: rows that Spark's own `where` has dropped end the run, and nothing is acked."""
 
     def lossy(tracker: Tracker, messages: DataFrame) -> None:
         write(tracker, tracker.explode(messages, TWO).where("id <> 7"))
 
-    text = run.refused(lossy, InexactPipelineError)
+    text = run.refused(lossy, InexactPipelineError, output=output)
     assert "missing or duplicated" in text, text
 
 

@@ -34,6 +34,7 @@ from tests.support.targets import (
     check_proven,
     check_refused,
     check_released,
+    classic_only,
     run_section,
 )
 
@@ -85,6 +86,7 @@ def partitioned(make: MakeCase) -> None:
         assert not run.spark.catalog.tableExists("d_parts")
         created(run, "d_parts", "PARTITIONED BY (child)")
     check_proven(run, write, table(run, "d_parts"))
+    check_refused(make(n=N), write)
 
 
 def inserted(make: MakeCase) -> None:
@@ -112,13 +114,12 @@ def appended(make: MakeCase) -> None:
 def partitions_overwritten(make: MakeCase) -> None:
     run = make(n=N)
     name = created(run, "d_overwrite", "PARTITIONED BY (id)")
-    check_proven(
-        run,
-        lambda tracker, rows: tracker.write_table(
-            rows, name, lambda writer: writer.overwritePartitions(), allow_overwrite=True
-        ),
-        table(run, name),
-    )
+
+    def write(tracker: Tracker, rows: DataFrame) -> None:
+        tracker.write_table(rows, name, lambda writer: writer.overwritePartitions(), allow_overwrite=True)
+
+    check_proven(run, write, table(run, name))
+    check_refused(make(n=N), write)
 
 
 def whole_replaced(make: MakeCase) -> None:
@@ -153,6 +154,8 @@ def whole_replaced(make: MakeCase) -> None:
         return
     check_proven(run, write, table(run, name), output="whole")
     assert run.spark.table("d_new").count() == 2 * (N - 1)
+    for kind in (save_whole, write, replace):
+        check_refused(make(n=N), kind, output="whole")
     check_released(run)
 
 
@@ -331,8 +334,7 @@ def published_by_several(make: MakeCase) -> None:
 def streamed_once(make: MakeCase) -> None:
     """Two files are two micro-batches. The query starts over without a checkpoint, and changes nothing."""
     run = make(n=N)
-    if is_connect(run.spark):
-        return
+    classic_only(run)
     give(run.folder, range(N // 2), range(N // 2, N))
     seen: list[int | None] = []
 
@@ -360,8 +362,7 @@ def streamed_once(make: MakeCase) -> None:
 def killed_once(make: MakeCase) -> None:
     """Driver and JVM are killed before and behind the commits of two tables, and started again."""
     run = make(n=N)
-    if is_connect(run.spark):
-        return
+    classic_only(run)
     folder = run.folder / "killed"
     folder.mkdir()
     for point, times in (("before an append", 2), ("appended", 1)):
@@ -449,8 +450,7 @@ def session_noted_once(make: MakeCase) -> None:
     run = make(n=N)
     once(run)
     path = created_at(run, "outer") + "/inner"
-    if is_connect(run.spark):
-        return
+    classic_only(run)
 
     def write(tracker: Tracker, messages: DataFrame, columns: dict[str, Column]) -> None:
         save(tracker, tracker.explode(messages, TWO).withColumns(columns), path)
@@ -477,8 +477,7 @@ def lost_stage_noticed(make: MakeCase) -> None:
     """A staged file is gone, and the session ignores that."""
     run = make(n=N)
     log = once(run)
-    if is_connect(run.spark):
-        return
+    classic_only(run)
     with patch.object(DeltaTables, "publish", ending):
         run.refused(partial(into_two, run), AckerError)
     next(Path(log.location, "monday", "stage").rglob("part-*.parquet")).unlink()
@@ -507,8 +506,8 @@ def documented(make: MakeCase) -> None:
 
 def documented_once(make: MakeCase) -> None:
     run = make(n=N)
-    if not is_connect(run.spark):
-        run_section(run, "Delta with each row once")
+    classic_only(run)
+    run_section(run, "Delta with each row once")
 
 
 SCENARIOS: tuple[Scenario, ...] = (

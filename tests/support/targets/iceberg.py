@@ -35,6 +35,7 @@ from tests.support.targets import (
     check_proven,
     check_refused,
     check_released,
+    classic_only,
     run_section,
 )
 
@@ -72,6 +73,7 @@ def saved(make: MakeCase) -> None:
     run = make(n=N)
     name = created(run, "save")
     check_proven(run, lambda tracker, rows: save(tracker, rows, name), table(run, name))
+    check_refused(make(n=N), lambda tracker, rows: save(tracker, rows, name))
 
 
 def saved_in_a_folder(make: MakeCase) -> None:
@@ -108,23 +110,23 @@ def appended(make: MakeCase) -> None:
 def inserted(make: MakeCase) -> None:
     run = make(n=N)
     name = created(run, "insert")
-    check_proven(
-        run,
-        lambda tracker, rows: tracker.write(rows, lambda writer: writer.mode("append").saveAsTable(name)),
-        table(run, name),
-    )
+
+    def write(tracker: Tracker, rows: DataFrame) -> None:
+        tracker.write(rows, lambda writer: writer.mode("append").saveAsTable(name))
+
+    check_proven(run, write, table(run, name))
+    check_refused(make(n=N), write)
 
 
 def partitions_overwritten(make: MakeCase) -> None:
     run = make(n=N)
     name = created(run, "overwrite", "PARTITIONED BY (id)")
-    check_proven(
-        run,
-        lambda tracker, rows: tracker.write_table(
-            rows, name, lambda writer: writer.overwritePartitions(), allow_overwrite=True
-        ),
-        table(run, name),
-    )
+
+    def write(tracker: Tracker, rows: DataFrame) -> None:
+        tracker.write_table(rows, name, lambda writer: writer.overwritePartitions(), allow_overwrite=True)
+
+    check_proven(run, write, table(run, name))
+    check_refused(make(n=N), write)
 
 
 def source_replaced(make: MakeCase) -> None:
@@ -346,8 +348,7 @@ def published_by_hand(make: MakeCase) -> None:
 def streamed_once(make: MakeCase) -> None:
     """Two files are two micro-batches. The query starts over without a checkpoint, and changes nothing."""
     run = make(n=N)
-    if is_connect(run.spark):
-        return
+    classic_only(run)
     give(run.folder, range(N // 2), range(N // 2, N))
     name = created(run, "streamed")
 
@@ -372,8 +373,7 @@ def streamed_once(make: MakeCase) -> None:
 def killed_once(make: MakeCase) -> None:
     """Driver and JVM are killed before and behind the commits of two tables, and started again."""
     run = make(n=N)
-    if is_connect(run.spark):
-        return
+    classic_only(run)
     folder = run.folder / "killed"
     folder.mkdir()
     for point, times in (("before a commit", 2), ("committed into", 1)):
@@ -498,8 +498,7 @@ def lost_stage_noticed(make: MakeCase) -> None:
     run = make(n=N)
     once(run)
     names = two(run, "lost")
-    if is_connect(run.spark):
-        return
+    classic_only(run)
     with patch.object(IcebergTables, "publish", ending):
         run.refused(partial(into_two, names), AckerError)
     (branch,) = branches(run, names[0]) - {"main"}
@@ -519,8 +518,8 @@ def documented(make: MakeCase) -> None:
 
 def documented_once(make: MakeCase) -> None:
     run = make(n=N)
-    if not is_connect(run.spark):
-        run_section(run, "Iceberg with each row once")
+    classic_only(run)
+    run_section(run, "Iceberg with each row once")
 
 
 SCENARIOS: tuple[Scenario, ...] = (

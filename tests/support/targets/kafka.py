@@ -10,8 +10,9 @@ from pyspark.sql import DataFrame
 from acker_redis import PipelineError
 from acker_redis.spark import Tracker
 from tests.docs.test_readme import blocks
+from tests.support.kafka import Broker
 from tests.support.spark.cases import MakeCase
-from tests.support.targets import N, Scenario
+from tests.support.targets import N, Scenario, check_refused
 from tests.support.targets.kafka_streams import STREAMS
 
 GUIDE = "docs/guides/kafka.md"
@@ -80,6 +81,18 @@ def written_by_the_newer_interface(make: MakeCase) -> None:
         run.spark.conf.set(listed, before)
     found = [row[0] for row in read().selectExpr("cast(value AS string)").where("value LIKE 'v2 %'").collect()]
     assert sorted(found) == sorted(f"v2 {number}" for number in range(N))
+
+
+def rows_dropped_before(make: MakeCase) -> None:
+    """Rows that Spark's own `where` has dropped before the sink end the run, and nothing is acked."""
+    address = os.environ["ACKER_TESTS_KAFKA"].split()[0]
+    topic = Broker.at(address).topic()
+
+    def write(tracker: Tracker, rows: DataFrame) -> None:
+        values = rows.selectExpr("cast(id AS string) AS value", "_share", "_roots")
+        tracker.write_kafka(values, topic=topic, kafka={"bootstrap.servers": address})
+
+    check_refused(make(n=N), write)
 
 
 HUGE = 2**31 - 100
@@ -167,6 +180,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     refused,
     refused_by_its_class,
     same_partitions,
+    rows_dropped_before,
     written_by_the_newer_interface,
     avro_of_a_registry_fails_alone_if_it_is_damaged,
     *STREAMS,

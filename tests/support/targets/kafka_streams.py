@@ -14,11 +14,11 @@ from acker_redis import RetryPolicy
 from acker_redis.acker import app_of
 from acker_redis.kafka.commit_metadata import decode
 from acker_redis.spark import TrackedBatches, Tracker
-from acker_redis.spark.runtime.sessions import is_connect
 from acker_redis.store.kafka_progress import KafkaProgress
 from acker_redis.testing import wait_until
 from tests.support.kafka import Broker
 from tests.support.spark.cases import Case, MakeCase
+from tests.support.targets import classic_only
 
 TWICE = RetryPolicy(max_attempts=2, first_delay_secs=0)
 
@@ -137,8 +137,7 @@ def transactions(node: Broker, topic: str, count: int) -> None:
 
 
 def lost_range_has_a_letter(make: MakeCase) -> None:
-    if is_kept_for_classic(make):
-        return
+    classic_only(make(n=1))
     node = Broker.at(os.environ["ACKER_TESTS_KAFKA"].split()[0])
     topic = node.topic()
     node.produce(topic, numbered(20))
@@ -156,8 +155,7 @@ def lost_range_has_a_letter(make: MakeCase) -> None:
 
 def recreated_topic_ends_the_query(make: MakeCase) -> None:
     """Spark alone would skip the first twenty records of the new one."""
-    if is_kept_for_classic(make):
-        return
+    classic_only(make(n=1))
     node = Broker.at(os.environ["ACKER_TESTS_KAFKA"].split()[0])
     topic = node.topic()
     node.produce(topic, numbered(20, poison=(4,)))
@@ -183,8 +181,7 @@ def recreated_topic_ends_the_query(make: MakeCase) -> None:
 
 
 def foreign_member_stops_nothing(make: MakeCase) -> None:
-    if is_kept_for_classic(make):
-        return
+    classic_only(make(n=1))
     node = Broker.at(os.environ["ACKER_TESTS_KAFKA"].split()[0])
     topic = node.topic()
     stream = Stream(make, topic)
@@ -209,10 +206,6 @@ def foreign_member_stops_nothing(make: MakeCase) -> None:
             wait_until(lambda: handler.status().commit_problem is None, "the status knows", timeout_secs=60)
         finally:
             query.stop()
-
-
-def is_kept_for_classic(make: MakeCase) -> bool:
-    return is_connect(make(n=1).spark)
 
 
 STREAMS = (

@@ -77,6 +77,7 @@ def replaced(make: MakeCase) -> None:
         tracker.write(rows, lambda writer: writer.jdbc(URL, "new", "overwrite", LOGIN))
 
     check_proven(run, write, lambda: rows_in(run, "new"), output="whole")
+    check_refused(make(n=N), write, output="whole")
 
 
 def refused_by_the_database(make: MakeCase) -> None:
