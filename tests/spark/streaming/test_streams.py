@@ -30,6 +30,7 @@ from acker_redis.spark.streaming.parking.parked_rows import ParkedRows
 from acker_redis.spark.streaming.parking.parking_location import ParkingLocation
 from acker_redis.spout.state import SpoutState
 from acker_redis.testing import wait_until
+from tests.support.spark.stored_rows import stored_rdds
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic("foreachBatch runs in the server")]
 
@@ -97,6 +98,22 @@ def parked(folder: Path) -> list[int]:
 
 def snapshots(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "parked").iterdir() if not path.name.startswith("."))
+
+
+def test_rows_of_write_dataframe_are_released_after_each_batch(spark: Any, acker: Acker, tmp_path: Path) -> None:
+    give(tmp_path, range(10), range(10, 20), range(20, 30))
+    before, kept = stored_rdds(spark), list[frozenset[int]]()
+
+    def run(tracker: Tracker, messages: DataFrame) -> None:
+        kept.append(stored_rdds(spark) - before)
+        tracker.write_dataframe(messages, lambda rows: rows.write.mode("append").parquet(str(tmp_path / "out")))
+        kept.append(stored_rdds(spark) - before)
+
+    with handler_of(acker, tmp_path, run) as handler:
+        start(spark, tmp_path, handler).awaitTermination()
+    assert all(kept[1::2]) and not any(kept[2::2]), "each batch keeps its rows until it ends"
+    assert not stored_rdds(spark) - before
+    assert written(tmp_path) == list(range(30))
 
 
 def test_failed_messages_join_later_batches_and_then_dead_letter(spark: Any, acker: Acker, tmp_path: Path) -> None:
