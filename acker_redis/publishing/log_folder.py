@@ -2,6 +2,7 @@
 
 import os
 import uuid
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -31,8 +32,12 @@ class LogFolder(Protocol):
     def read(self, name: str) -> bytes | None:
         """Read a file; None: there is none."""
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: bytes | Iterable[bytes]) -> bool:
         """Create a file, completely or not at all. Return False if it exists, and leave it as it is.
+
+        Args:
+            name: its name.
+            data: its contents, or their parts, which may be read several times.
 
         Raises:
             OSError: it isn't known whether the file was created. It may still appear.
@@ -80,7 +85,7 @@ class LocalLogFolder:
         except FileNotFoundError:
             return None
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: bytes | Iterable[bytes]) -> bool:
         """Create a file. It is on the disk when this returns."""
         make_folder(self.path)
         for _ in range(_TRIES):
@@ -88,11 +93,11 @@ class LocalLogFolder:
                 return self._create(name, data)
         raise OSError(f"{self.path / name} couldn't be created, because others remove its draft all the time")
 
-    def _create(self, name: str, data: bytes) -> bool:
+    def _create(self, name: str, data: bytes | Iterable[bytes]) -> bool:
         draft = self.path / f".{uuid.uuid4().hex}{_DRAFT}"
         try:
             with draft.open("xb") as file:
-                file.write(data)
+                file.writelines([data] if isinstance(data, bytes) else data)
                 file.flush()
                 os.fsync(file.fileno())
             os.link(draft, self.path / name)

@@ -28,7 +28,7 @@ from acker_redis.publishing.records import (
     ranges_of_json,
 )
 
-_DEAD_IN_A_LINE = 10_000
+_RANGES_IN_A_LINE, _DEAD_IN_A_LINE = 65_536, 10_000
 
 
 @dataclass
@@ -152,9 +152,14 @@ class LogState:
 
     def to_bytes(self) -> bytes:
         """Return a snapshot, as lines of JSON. It leaves out what is left to be done, so there must be nothing."""
-        return b"".join(json.dumps(line, separators=(",", ":")).encode() + b"\n" for line in self._lines())
+        return b"".join(self.snapshot())
 
-    def _lines(self) -> Iterator[object]:
+    def snapshot(self) -> "Snapshot":
+        """Return the lines of a snapshot one by one, so that nobody has to hold all of them."""
+        return Snapshot(self)
+
+    def lines(self) -> Iterator[object]:
+        """Return what the lines of a snapshot say."""
         owner = None if self.owner is None else json_of_owner(self.owner)
         yield {
             "format": FORMAT, "number": self.number, "owner": owner, "log_id": self.log_id, "run": self.run,
@@ -163,7 +168,8 @@ class LogState:
             "tables": sorted(self.tables),
         }  # fmt: skip
         for partition, ranges in self.accepted.pieces():
-            yield {"accepted": partition, "ranges": json_of_ranges(ranges)}
+            for at in range(0, len(ranges), _RANGES_IN_A_LINE):
+                yield {"accepted": partition, "ranges": json_of_ranges(ranges[at : at + _RANGES_IN_A_LINE])}
         for partition in sorted(self.dead):
             pairs = sorted(self.dead[partition].items())
             for at in range(0, len(pairs), _DEAD_IN_A_LINE):
@@ -211,3 +217,16 @@ class LogState:
             else:
                 state.dead.setdefault(line["dead"], {}).update((int(message), by) for message, by in line["by_record"])
         return state
+
+
+class Snapshot:
+    """The lines of a snapshot. They are made anew each time they are read."""
+
+    def __init__(self, state: LogState) -> None:
+        """Set the state, which nobody may change meanwhile."""
+        self._state = state
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the lines."""
+        for line in self._state.lines():
+            yield json.dumps(line, separators=(",", ":")).encode() + b"\n"

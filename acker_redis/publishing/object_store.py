@@ -2,7 +2,7 @@
 
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -83,13 +83,15 @@ class ObjectLogFolder:
         except FileNotFoundError:
             return None
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: bytes | Iterable[bytes]) -> bool:
         """Create a file. The store has it when this returns."""
         import obstore
         from obstore.exceptions import AlreadyExistsError
 
         try:
-            self._done(lambda: obstore.put(self._store, name, data, mode="create"))
+            # In one request, because that is what the store does once.
+            contents = data if isinstance(data, bytes) else b"".join(data)
+            self._done(lambda: obstore.put(self._store, name, contents, mode="create", use_multipart=False))
         except AlreadyExistsError:
             return False
         return True

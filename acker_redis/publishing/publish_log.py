@@ -302,7 +302,7 @@ class PublishLog:
             number, is_due = self.state.number, self.state.number - self._base >= self._snapshot_every
             if self._under_way is not None or not self.state.is_settled or not (is_due or at_once) or not number:
                 return
-            self._folder.create(_snapshot(number), self.state.to_bytes())
+            self._folder.create(_snapshot(number), self.state.snapshot())
             self._base, self._published = number, []
             # Only now: a record that is gone must be known to have existed.
             for name in self._folder.names():

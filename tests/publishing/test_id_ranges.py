@@ -30,10 +30,11 @@ def test_ids_come_back_from_their_ranges(ids: list[int]) -> None:
     assert ids_of(ranges_of(array(ids))).tolist() == sorted(set(ids))
 
 
-@given(st.lists(st.lists(IDS, max_size=30), max_size=12), st.lists(IDS), st.integers(2, 6))
-def test_set_has_what_was_added(parts: list[list[int]], asked: list[int], leaf: int) -> None:
+@given(st.lists(st.lists(IDS, max_size=30), max_size=12), st.lists(IDS), st.integers(2, 6), st.integers(1, 9))
+def test_set_has_what_was_added(parts: list[list[int]], asked: list[int], leaf: int, recent: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(id_ranges, "LEAF_RANGES", leaf)
+        patch.setattr(id_ranges, "RECENT_RANGES", recent)
         ids = IdRanges()
         for part in parts:
             ids.add(ranges_of(array(part)))

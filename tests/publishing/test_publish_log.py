@@ -201,6 +201,25 @@ def test_draft_that_another_start_removes_is_written_again(tmp_path: Path, monke
     assert not list(tmp_path.glob(".*"))
 
 
+def test_snapshot_whose_draft_is_removed_is_written_again_completely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, link, removed = log_in(tmp_path, "run"), os.link, list[Path]()
+    log.accept(accepted(*range(0, 9000, 3)))
+    log.publish(lambda *_: None)
+
+    def remove_first(draft: Path, place: Path) -> None:
+        if not removed:
+            removed.append(draft)
+            draft.unlink()
+        link(draft, place)
+
+    monkeypatch.setattr(os, "link", remove_first)
+    log.compact(at_once=True)
+    assert [file.name for file in tmp_path.iterdir()] == ["0000000002.snap"]
+    assert len(log_in(tmp_path).state.accepted) == 3000
+
+
 def test_log_that_was_restored_around_a_newer_one_is_refused(tmp_path: Path) -> None:
     log_in(tmp_path / "old", "run")
     other = log_in(tmp_path / "new", "run")

@@ -9,7 +9,7 @@ import random
 import threading
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -174,8 +174,9 @@ class SteppedFolder(LocalLogFolder):
         super().__init__(path)
         self._driver, self._world = driver, driver.world
 
-    def create(self, name: str, data: bytes) -> bool:
+    def create(self, name: str, data: bytes | Iterable[bytes]) -> bool:
         self._driver.step(f"create {name}")
+        data = data if isinstance(data, bytes) else b"".join(data)  # as it is now
         if self._world.happens(0.08):
             self._world.late_files.append((self.path / name, data))
             raise OSError("timed out, and does it later")

@@ -24,6 +24,8 @@ def create(
         distribution = metadata.distribution(name)
         for top in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
             found = Path(str(distribution.locate_file(top)))
+            if (site / top).exists():
+                continue  # a folder of several packages, which came with the first of them
             if not for_all:
                 (site / top).symlink_to(found)
             elif found.is_dir():

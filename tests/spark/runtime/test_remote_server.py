@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from acker_redis.client.scripts import library_files
 from acker_redis.spark import prepare_environment
 from spark.support.connect import Server, command
 from tests.docs.test_readme import blocks
@@ -27,6 +28,9 @@ WARNINGS = ("-W", "error", "-W", "ignore:PySpark does not yet fully support pand
 """The tests run with newer pandas than Spark 4.2 knows of."""
 
 USER = "nobody"
+SERVER_OF_STREAMS = "pyspark[connect]"
+"""What the documentation names as needed for streams."""
+
 WORKERS = ("pandas", "pyarrow", "redis", "numpy", "async-timeout")
 """What the documentation names as needed by Python workers, and what redis needs on their Python."""
 
@@ -64,13 +68,21 @@ def client() -> str:
 class Remote:
     """A server with folders of its own, which its user owns."""
 
-    def __init__(self, packages: tuple[str, ...]) -> None:
+    def __init__(self, packages: tuple[str, ...], *, has_library: bool = False) -> None:
         self.user = other_user()
         self.folder = Path(tempfile.mkdtemp(prefix="acker-remote-"))  # pytest's own folders are closed to other users
         prepare_environment()
         environment = self.folder / "venv"
         python = python_of_all() if self.user else sys.executable
-        site = create(environment, ["pyspark", *packages], python, for_all=self.user is not None)
+        site = create(
+            environment,
+            [SERVER_OF_STREAMS if has_library else "pyspark", *packages],
+            python,
+            for_all=self.user is not None,
+        )
+        for name, text in (library_files() if has_library else {}).items():  # as an installed wheel
+            (site / name).parent.mkdir(parents=True, exist_ok=True)
+            (site / name).write_bytes(text)
         home = self.folder / "home"
         home.mkdir()
         self.folder.chmod(0o755)
@@ -138,6 +150,18 @@ def test_pipeline_runs_on_a_remote_server_that_got_the_library_by_ship(remote: R
         "pending": 0,
         "written": 298,
     }
+
+
+def test_stream_and_export_run_on_a_server_that_has_the_library_installed(client: str, url: str) -> None:
+    remote = Remote(WORKERS, has_library=True)
+    try:
+        server, folder = remote.start(), remote.folder / "home" / "data"
+        shown = run_client(client, JOBS / "remote_stream_job.py", server, url, str(folder))
+        assert json.loads(shown.splitlines()[-1]) == {
+            "parked": 0, "written": 39, "acked": 20, "done": 20, "letters": [7],
+        }  # fmt: skip
+    finally:
+        remote.stop()
 
 
 def test_program_of_the_page_runs_on_a_remote_server(remote: Remote, client: str, url: str, tmp_path: Path) -> None:
