@@ -420,13 +420,15 @@ class Tracker:
             tracker.write_table(items, "sales.items", lambda writer: writer.append())
 
         The rules are those of `write`. With output by message, the function must call `append`. With `output="whole"` it must
-        replace the output, with `createOrReplace`, `replace`, `overwrite` or `overwritePartitions`.
+        replace the output, with `createOrReplace`, `replace`, `overwrite` or `overwritePartitions`. With `once=`, the table
+        must be one of Iceberg, and rows wait in a branch of it until the log has accepted their messages.
 
         Args:
             tracked: tracked rows.
             table: name of the table, as for `DataFrame.writeTo`.
             write: function of a `DataFrameWriterV2` of the rows, without the tracker's columns. It must call one of the
-                methods that write, once. Make it idempotent. With `output="whole"` it is called twice, as for `write`.
+                methods that write, once. Make it idempotent, unless you write with `once=`. With that and with
+                `output="whole"` it is called twice, as for `write`.
             on_error: as for `write`.
             allow_overwrite: whether the writer may overwrite with output by message, where each message has a partition of its
                 own: by `overwritePartitions` of a partitioned table. For `overwrite`, you promise that its condition matches
@@ -436,6 +438,7 @@ class Tracker:
         Raises:
             PipelineError: the writer uses a method that is not allowed, or would replace the rows of other messages; or the
                 table has a sort order, and Spark is older than 4.3.
+            BadConfigError: with `once=`, there is no Iceberg table of this name.
         """
         writers.write_table(
             self._proof, self._outputs, tracked, table, write, on_error, name, allow_overwrite=allow_overwrite
