@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,7 @@ from pyspark.sql import DataFrame
 from acker_redis import RetryPolicy
 from acker_redis.acker import app_of
 from acker_redis.kafka.commit_metadata import decode
-from acker_redis.spark import TrackedBatches, Tracker
+from acker_redis.spark import Once, TrackedBatches, Tracker
 from acker_redis.store.kafka_progress import KafkaProgress
 from acker_redis.testing import wait_until
 from tests.support.kafka import Broker
@@ -48,10 +49,14 @@ class Stream:
             tracker.write(rows, lambda writer: writer.mode("append").parquet(out))
 
         # Nothing goes out by itself between micro-batches.
+        given: dict[str, Any] = {
+            "kafka_group": self.group,
+            "kafka": {"bootstrap.servers": self.node.address},
+            **options,
+        }
         return TrackedBatches(
             pipeline, acker=self.case.acker, parking_location=str(self.folder / "parked"), retry=TWICE, batch_wait_secs=600,
-            checkpoint_location=str(self.folder / "checkpoint"), kafka_group=self.group,
-            kafka={"bootstrap.servers": self.node.address}, **options,
+            checkpoint_location=str(self.folder / "checkpoint"), **given,
         )  # fmt: skip
 
     def start(self, handler: Callable[..., Any], **trigger: Any) -> Any:
@@ -122,6 +127,34 @@ def group_gets_completed_offsets(make: MakeCase) -> None:
         (first, 0, 5),
     ]
     assert len(stream.written()) == 88
+
+
+def each_record_is_written_once(make: MakeCase) -> None:
+    """Offsets name the records of a stream for ever, so the log needs no name of data.
+
+    A query without its checkpoint begins at the earliest offset, and writes what is new.
+    """
+    classic_only(make(n=1))
+    node = Broker.at(os.environ["ACKER_TESTS_KAFKA"].split()[0])
+    topic = node.topic(partitions=2)
+    stream, count = Stream(make, topic), 0
+    for _ in range(3):
+        node.produce(topic, numbered(20, poison=(3,)) + numbered(20, partition=1))
+        count += 20
+        with stream.handler(once=Once(str(stream.folder / "log")), kafka_group=None, kafka=None) as handler:
+            stream.start(handler, availableNow=True).awaitTermination()
+            assert handler.drain(120).parked == {}
+        bad = {offset for offset in range(count) if offset % 20 == 3}
+        assert stream.written() == [
+            (topic, partition, offset)
+            for partition in range(2)
+            for offset in range(count)
+            if partition or offset not in bad
+        ]
+        letters = [letter.message_id for letter in stream.case.acker.dead_letters.read()]
+        assert len(letters) == len(set(letters)) == len(bad), letters
+        for folder in ("checkpoint", "parked"):
+            shutil.rmtree(stream.folder / folder)
 
 
 def transactions(node: Broker, topic: str, count: int) -> None:
@@ -210,6 +243,7 @@ def foreign_member_stops_nothing(make: MakeCase) -> None:
 
 STREAMS = (
     group_gets_completed_offsets,
+    each_record_is_written_once,
     lost_range_has_a_letter,
     recreated_topic_ends_the_query,
     foreign_member_stops_nothing,
