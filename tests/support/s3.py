@@ -3,9 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import boto3  # type: ignore[import-untyped] # it has no types
-from moto.server import ThreadedMotoServer
-
 BUCKET = "logs"
 
 
@@ -24,6 +21,10 @@ def settings(port: int) -> dict[str, str]:
 @contextmanager
 def s3() -> Iterator[dict[str, str]]:
     """Start a server. Yields the variables of the environment for its clients."""
+    # Here, because tests of other versions of Spark are collected where it isn't installed.
+    import boto3  # type: ignore[import-untyped] # it has no types
+    from moto.server import ThreadedMotoServer
+
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     try:
